@@ -11,28 +11,30 @@ USUAL_PORT = 8000
 
 
 class ApiConfig(Section):
-    """Where the control plane listens, what it knows, and how much anyone may ask of it."""
+    """Where the control plane listens, which runs it serves, and the limits of requests."""
 
     host: str = "127.0.0.1"
-    """address to listen on; 0.0.0.0 for every interface of the machine, which needs a token in the database"""
+    """Address to listen on; 0.0.0.0 for every interface of the machine, which needs a token in the database."""
     port: int | None = Field(default=None, ge=0, le=65535)
-    """port to listen on; 0 for any that is free; none for 8000, or any where that is taken"""
+    """Port to listen on; 0 for any free port; not set: 8000, or any free port if that one is taken."""
     runs: Path | None = None
-    """folder of a run, or of several runs; None: the run's own"""
+    """Folder of a run, or of several runs; not set: the run's own."""
     database: str | None = None
-    """URL of the database, as in postgresql://user:password@host/name; None: freshet.db beside the run's folder"""
+    """URL of the database, as in postgresql://user:password@host/name; not set: freshet.db next to the run's folder."""
     tls_certificate: Path | None = None
-    """certificate chain (PEM) to serve HTTPS with; None: plain HTTP"""
+    """Certificate chain (PEM) to serve HTTPS with; not set: plain HTTP."""
     tls_key: Path | None = None
-    """private key (PEM) of that certificate; None: it is in the same file"""
+    """Private key (PEM) of that certificate; not set: it is in the same file."""
     body_bytes: int = Field(default=8 << 20, ge=1024)
-    """of the largest request body"""
+    """Size of the largest request body."""
     requests_per_second: float = Field(default=200.0, gt=0, le=100_000)
-    """of one token, or of one address without; those of ten seconds may come at once"""
+    """Requests per second of one token, or of one address without a token; ten seconds' worth may come in one burst."""
     concurrency: int = Field(default=64, ge=1, le=10_000)
-    """requests under way at a time, of one token at most as many as there is room left; event streams beside them"""
+    """Requests under way at a time; one token may use at most the room that is left. Event streams are counted
+    separately.
+    """
     receive_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """within which a request must have arrived, its body included"""
+    """Time within which a request must have arrived, including its body."""
 
     @model_validator(mode="after")
     def _check_key(self) -> "ApiConfig":

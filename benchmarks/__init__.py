@@ -1,1 +1,1 @@
-"""What ``freshet bench`` measures; every figure in docs/results.md and docs/lab-diary.md comes from here."""
+"""The measurements of ``freshet bench``; every figure in docs/results.md and docs/lab-diary.md comes from here."""

@@ -1,8 +1,8 @@
-"""Cores of their own for the workers of a run, as they would have on machines of their own.
+"""Dedicated cores for the workers of a run, as they would have on separate machines.
 
 Workers that share cores wait for each other, and a measurement of several of them says more about that than about the
-set that was chosen. So each worker is pinned to some cores and has as many threads; the other processes of the run,
-dispatcher and shards, are kept to the cores that are left, or may use all of them where none is left.
+chosen set. So each worker is pinned to some cores and has as many threads; the other processes of the run, dispatcher
+and shards, are confined to the remaining cores, or may use all of them if none is left.
 """
 
 import os
@@ -16,16 +16,16 @@ from infra.base.errors import ConfigError
 
 
 class CoreShares(NamedTuple):
-    """Which cores are whose."""
+    """Which process may use which cores."""
 
     by_worker: tuple[tuple[int, ...], ...] = ()
-    """empty: workers run anywhere"""
+    """Cores by worker; empty: workers run anywhere."""
     others: tuple[int, ...] = ()
-    """of all other processes; empty: they run anywhere"""
+    """Cores of all other processes; empty: they run anywhere."""
 
 
 def share_out_cores(each: int, workers: int) -> CoreShares:
-    """So many cores of this machine for each worker; 0: nobody is pinned. Raises ConfigError if there are too few."""
+    """That many cores of this machine for each worker; 0: nobody is pinned. Raises ConfigError if there are too few."""
     if not each:
         return CoreShares()
     if sys.platform != "linux" or shutil.which("taskset") is None:
@@ -45,7 +45,7 @@ def share_out_cores(each: int, workers: int) -> CoreShares:
 
 @contextmanager
 def run_on(cores: Collection[int]) -> Iterator[None]:
-    """Inside, this process and those it starts use these cores alone; none: any."""
+    """Inside, this process and those it starts use only these cores; none: any."""
     if not cores:
         yield
         return

@@ -30,7 +30,7 @@ class IngestResult:
     name: str
     samples: int
     seconds: float
-    """best of several rounds where a round can be repeated"""
+    """Best of several rounds if a round can be repeated."""
     microseconds_per_sample: float
     samples_per_second: float
     payload_bytes: int
@@ -38,7 +38,7 @@ class IngestResult:
 
 
 def run_ingest(folder: Path, samples: int = 20_000) -> list[IngestResult]:
-    """Measures everything on the synthetic stream; folder must be empty and is left filled."""
+    """Measures everything on the synthetic stream; folder must be empty, and the logs stay in it."""
     schema = load_schema("synthetic")
     events = list(islice(synthetic_events(0), samples))
     payloads = _json_payloads(events)
@@ -82,13 +82,13 @@ def _bench_codecs(
 
 
 def _in_parts(decode: Callable[[list[bytes]], object], payloads: list[bytes], size: int) -> None:
-    """As the loader does: about a megabyte at a time."""
+    """Decodes about a megabyte at a time, as the loader does."""
     for at in range(0, len(payloads), size):
         decode(payloads[at : at + size])
 
 
 def _bench_path(folder: Path, topic: str, payloads: list[bytes], samples: int, schema: Schema) -> list[IngestResult]:
-    """Append, read and load one topic."""
+    """Appends, reads and loads one topic."""
     append_seconds = _timed(lambda: _append(folder, topic, payloads))
     return [
         _result(f"log append, {topic}", samples, payloads, append_seconds),

@@ -1,4 +1,4 @@
-"""``freshet bench ingest --kafka``: from a real broker to decoded batches, on both client libraries, in one run.
+"""``freshet bench ingest --kafka``: from a real broker to decoded batches, with both client libraries, in one run.
 
 The paths are read in turn for several rounds, so that all of them meet the same noise, and the best round of each
 counts. The decoder alone and the source alone (records, not decoded) are measured on the same records.
@@ -32,7 +32,7 @@ SAMPLES_PER_RECORD = 64
 BATCH = 512
 ROUNDS = 5
 DECODE_RECORDS = {"json": 4096, "packed": 64}
-"""as the loader does: about a megabyte at a time"""
+"""Records per call, as in the loader: about a megabyte at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class KafkaResult:
     samples: int
     records: int
     batch_samples_per_second: float
-    """broker → decoded batch: the figure that counts"""
+    """From broker to decoded batch: the most important figure."""
     record_samples_per_second: float
-    """broker → records in this process"""
+    """From broker to records in this process."""
     decode_samples_per_second: float
-    """records in memory → samples"""
+    """From records in memory to samples."""
     decode_ms_per_batch: float
-    """of 512 samples"""
+    """Time to decode a batch of 512 samples."""
     decode_share: float
-    """of the time from broker to batch"""
+    """Share of decoding in the time from broker to batch."""
     payload_bytes: int
 
 

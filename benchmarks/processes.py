@@ -1,4 +1,4 @@
-"""Servers that are measured from outside, each in a process of its own."""
+"""Servers that are measured from outside, each in a separate process."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator

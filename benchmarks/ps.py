@@ -1,6 +1,6 @@
-"""Pull and push of rows against raw TCP in the same run.
+"""Pulls and pushes of rows compared with raw TCP in the same run.
 
-A shard and a plain TCP server, each a process of its own, hold equal rows. In turn, for the same random rows: the
+A shard and a plain TCP server, each in a separate process, hold equal rows. In turn, for the same random rows: the
 client pulls them from the shard, from the TCP server that gathers them, and as many bytes from the TCP server without
 gathering; then it pushes rows to either. Medians, because a shared machine has outliers on one side only.
 """
@@ -34,11 +34,11 @@ SEED = 1
 GATHER = 0
 SEND = 1
 WRITE = 2
-"""what the raw server is asked for: rows gathered, as many bytes, rows written"""
+"""Requests to the raw server: rows gathered, as many bytes, rows written."""
 
 
 WARM = 5
-"""first repeats, not counted: connections open, buffers and caches fill"""
+"""First repeats, not counted, in which connections open, and buffers and caches fill."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class PsResult:
     bytes: int
     freshet_ms: float
     tcp_ms: float
-    """plain TCP doing the same work: gathering what it sends, writing what it receives"""
+    """Plain TCP doing the same work: gathering what it sends, writing what it receives."""
     tcp_bytes_ms: float | None
-    """plain TCP sending as many bytes without gathering them"""
+    """Plain TCP sending as many bytes without gathering them."""
     ratio: float
-    """freshet over TCP"""
+    """Time of Freshet divided by that of TCP."""
     fast_ratio: float
-    """the same of the fastest quarter of the repeats, which a busy machine disturbs less"""
+    """The same for the fastest quarter of the repeats, which a busy machine disturbs less."""
     repeat: int
 
 
@@ -134,7 +134,7 @@ class _ShardSide:
         return [pulled.values_KW for pulled in self._client.answers(0) if isinstance(pulled, Pulled)]
 
     def push(self, step: int, numbers: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Ends when the push has been applied, which the pull of one row tells."""
+        """Returns when the push has been applied, which the pull of one row shows."""
         self._client.push(step, TRAIN, numbers, values, self._none, values[:0])
         self._client.ask(step, TRAIN, numbers[:1], self._none)
         list(self._client.answers(step))
@@ -234,7 +234,7 @@ def _answer_tcp(
 
 
 def _receive_all(connection: socket.socket, target: NDArray[Any]) -> bool:
-    """Fills the array; False if the other end hung up first."""
+    """Fills the array; False if the other end closed the connection first."""
     view = target.data.cast("B")
     while view:
         received = connection.recv_into(view)

@@ -1,13 +1,13 @@
-"""What choosing for itself costs, or saves: an elastic policy against every fixed set of workers a user could pick.
+"""What the automatic choice costs, or saves: an elastic policy against every fixed set of workers a user could pick.
 
 The fixed candidates are one worker alone, the 2, 4, … fastest, and all of them; the fastest are those with the fastest
 links. One worker needs no policy, so it has the one that decides soonest; several have esd:1, through the hub and, if
 that is asked for, in a ring. Other candidates can be named instead. All candidates and the own choice run in turn over
 the same events, and all of that is repeated.
 
-Regret is the own choice's rate over that of the best fixed candidate, the one with the highest median: with 1 or more
-nobody could have picked a better set. It is taken of the whole run, from the beginning of the first step to the end of
-the last, and of the settled part, after the warm-up.
+Regret is the rate of the own choice divided by that of the best fixed candidate, the one with the highest median: with
+1 or more nobody could have picked a better set. It is computed for the whole run, from the beginning of the first step
+to the end of the last, and for the settled part, after the warm-up.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,12 +28,12 @@ from infra.base.process import Stop
 from infra.run.display import Display
 
 ALONE = "round_robin"
-"""policy of a single worker: the one that does least"""
+"""Policy of a single worker: the one that does least."""
 SEVERAL = "esd:1"
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Steps a second."""
+    """Steps per second."""
 
     median: float
     repeats: list[float]
@@ -44,49 +44,49 @@ class RegretCandidate(msgspec.Struct, frozen=True):
 
     policy: str
     workers: int
-    """that it was started with"""
+    """Workers that it was started with."""
     whole: Rates
-    """from the beginning of the first step to the end of the last"""
+    """Rates from the beginning of the first step to the end of the last."""
     settled: Rates
-    """after the warm-up"""
+    """Rates after the warm-up."""
     losses: list[float]
-    """of every repeat"""
+    """Losses of every repeat."""
 
 
 class OwnRun(msgspec.Struct, frozen=True):
     """What the own choice did in one run."""
 
     taking_part: list[str]
-    """workers that were not parked at the end"""
+    """Workers that were not parked at the end."""
     stays: list["StaySummary"]
-    """every set that it chose, in order, as far back as its journal reaches"""
+    """Every set that it chose, in order, as far back as its journal reaches."""
 
 
 class StaySummary(msgspec.Struct, frozen=True):
-    """A set of workers that was chosen, and how it went until the next one was."""
+    """A chosen set of workers, and its steps until the next one was chosen."""
 
     step: int
-    """first one"""
+    """First step."""
     members: list[str]
     reason: str
     steps: int
-    """of them that were measured"""
+    """Number of its steps that were measured."""
     expected_ms: float | None
-    """of a step; None: no times were known"""
+    """Expected time of a step; None: no times were known."""
     ms: float | None
-    """median of its steps; None: none was measured"""
+    """Median of its steps; None: none was measured."""
     decide_ms: float | None
     step_ms: list[float]
     """of every step that was measured"""
 
 
 class Regret(msgspec.Struct, frozen=True):
-    """The own choice over the best fixed candidate."""
+    """The own choice relative to the best fixed candidate."""
 
     best: str
-    """the fixed candidate with the highest median"""
+    """The fixed candidate with the highest median."""
     ratio: float
-    """the median of the ratios within a repeat"""
+    """The median of the ratios within a repeat."""
     repeats: list[float]
 
 
@@ -98,13 +98,13 @@ class RegretResult(msgspec.Struct, frozen=True):
     whole: Regret
     settled: Regret
     own_runs: list[OwnRun]
-    """of every repeat"""
+    """Runs of the own choice, one per repeat."""
 
 
 def run_regret(
     folder: Path, experiment: Experiment, variants: Sequence[Variant], repeat: int, stop: Stop, display: Display
 ) -> RegretResult:
-    """variants: the own choice, and then the fixed candidates"""
+    """variants: the own choice, and then the fixed candidates."""
     runs = run_in_turn(folder, fastest_first(experiment), variants, repeat, stop, display)
     own, *fixed = [_candidate(variant, experiment, runs) for variant in variants]
     return RegretResult(
@@ -169,7 +169,7 @@ def _rates(repeats: list[float]) -> Rates:
 
 
 def whole_rate(run: Summary) -> float:
-    """Steps a second of all steps; the start of processes is left out."""
+    """Steps per second of all steps, without the start of processes."""
     return run.status.steps / run.status.seconds
 
 
@@ -182,12 +182,12 @@ def regret_of(own: str, rates: Rates, fixed: dict[str, Rates]) -> Regret:
 
 
 def ratios_of(own: Rates, other: Rates) -> list[float]:
-    """Repeat by repeat: what slowed a whole repeat down is in neither."""
+    """Ratios repeat by repeat: what slowed a whole repeat down cancels out."""
     return [mine / theirs for mine, theirs in zip(own.repeats, other.repeats, strict=True)]
 
 
 def own_run(run: MeasuredRun) -> OwnRun:
-    """Who took part at the end, and which sets there were, by the run's journal."""
+    """Who took part at the end, and which sets there were, according to the run's journal."""
     return OwnRun(
         taking_part=[worker.name for worker in run.summary.status.workers if not worker.is_parked],
         stays=read_whole(run.folder / JOURNAL, stays_of),
@@ -195,7 +195,7 @@ def own_run(run: MeasuredRun) -> OwnRun:
 
 
 def stays_of(records: Iterable[AnyRecord]) -> list[StaySummary]:
-    """The sets on record, each with the steps that were trained before the next."""
+    """The recorded sets, each with the steps that were trained before the next."""
     chosen: list[SetChosen] = []
     figures: dict[int, StepFigures] = {}
     for record in records:

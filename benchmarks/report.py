@@ -13,7 +13,7 @@ from rich.text import Text
 from infra.base.process import write_whole
 
 SIDE_BY_SIDE = 4
-"""results that fit into columns of one table"""
+"""Results that fit into columns of one table."""
 
 
 def report(results: Sequence[Any], output: Path | None) -> None:

@@ -1,7 +1,8 @@
-"""Exact solvers side by side on the same batches: do they reach the same optimum, and how soon.
+"""Exact solvers compared on the same batches: do they reach the same optimum, and how fast.
 
-Each is given the situation of a batch of made-up clicks and timed from there to the assignment on the host, cost matrix
-included. A solver that cannot run here (no GPU, a library missing, a matrix too large) is reported with the reason.
+Each is given the situation of a batch of synthetic clicks and timed from there to the assignment on the host, including
+the cost matrix. A solver that cannot run here (no GPU, a library missing, a matrix too large) is reported with the
+reason.
 """
 
 import statistics
@@ -21,32 +22,32 @@ from infra.base.errors import ConfigError
 Assign = Callable[[Situation], NDArray[np.int32]]
 
 ROWS_PER_SAMPLE = 8
-"""distinct rows of a batch: about as many as in Criteo's"""
+"""Distinct rows of a batch: about as many as in Criteo's."""
 FIELDS = 26
 SLOW_SECONDS = 1.0
-"""a solver that takes longer is timed once"""
+"""A solver that takes longer is timed once."""
 MOST_EXPANDED = 8192
-"""rows and columns of an expanded matrix that a host can be asked to hold"""
+"""Most rows and columns of an expanded matrix that a host can hold."""
 TOLERANCE = 1e-9
-"""relative; sums of float64 in another order"""
+"""Relative tolerance for sums of float64 in another order."""
 
 
 @dataclass(frozen=True)
 class SolverResult:
-    """One solver on one size; times in milliseconds, None where it did not run."""
+    """One solver on one size; times in milliseconds, None if it did not run."""
 
     backend: str
     workers: int
     batch: int
-    """samples per worker"""
+    """Samples per worker."""
     p50_ms: float | None = None
     least_ms: float | None = None
     repeat: int = 0
     cost: float | None = None
     equal: bool | None = None
-    """whether the cost is the least found by any backend of the run"""
+    """Whether the cost is the least found by any backend of the run."""
     reason: str = ""
-    """why it did not run"""
+    """Why it did not run."""
 
 
 class Unavailable(Exception):
@@ -145,7 +146,7 @@ def _pot() -> Assign:
         raise Unavailable("no POT: extra 'dev'") from error
 
     def assign(situation: Situation) -> NDArray[np.int32]:
-        """The surplus of places goes to one more row that costs nothing, since POT wants equal masses."""
+        """The surplus of places goes to one more row that costs nothing, since POT requires equal masses."""
         cost_Bn = cost_matrix(situation)
         mass_k = np.append(np.ones(len(cost_Bn)), float(situation.capacity_n.sum() - len(cost_Bn)))
         padded_kn = np.vstack([cost_Bn, np.zeros(situation.workers)])

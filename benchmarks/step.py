@@ -42,13 +42,13 @@ class StepResult:
     ratio: float
     decide_ms: float
     phases_ms: dict[str, float]
-    """of the worker: push, pull, forward, backward, reduce, rows"""
+    """Phases of the worker: push, pull, forward, backward, reduce, rows."""
 
 
 def run_step(
     folder: Path, batch: int = 1024, steps: int = 90, dataset: str = "criteo", file: Path | None = None
 ) -> StepResult:
-    """Measures on a file, or on made-up samples of the data set's shape."""
+    """Measures on a file, or on synthetic samples of the data set's shape."""
     settings = _settings(folder / "first", dataset, batch, folder / "log")
     schema = settings.event_schema
     wanted = batch * steps
@@ -93,7 +93,7 @@ def _time_pipeline(settings: Settings, samples: int) -> Summary:
 
 
 def _time_plain(settings: Settings, samples: int) -> float:
-    """Median milliseconds of a step, the first ones left out."""
+    """Median milliseconds of a step, without the first ones."""
     schema = settings.event_schema
     reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed)
     index = Index()

@@ -1,16 +1,16 @@
 """Compares policies in real runs: the same events and seed, real processes, slow links, one run after the other.
 
-Every run is that of ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
-``shaped``: each worker slows down what it sends and receives, both at once; a ring only as it sends.
-``namespaces``: the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
+Every run is like ``freshet up``: the embedded log, a dispatcher, shards, and workers behind links of given speeds.
+``shaped``: each worker slows down what it sends and receives, both at once; a ring only as it sends. ``namespaces``:
+the kernel shapes the network of each worker, so everything counts (infra/run/network.py).
 
-The start and the first steps, in which caches fill, are left out of every rate. All policies train the same model, so
+The start and the first steps, in which caches fill, are excluded from every rate. All policies train the same model, so
 their losses must agree; the results hold the losses of all runs.
 
-Why the links are this slow: a policy saves transfer, so transfer must be what a step waits for. At the edge it is: a
-step takes milliseconds of a GPU and moves megabytes over a radio link. Here all workers share a few cores, and the
-compute of a step takes tens of milliseconds. Links of 200 and 20 Mbit/s are slower than the papers' 5 and 0.5 Gbit/s
-by about as much as these cores are slower than a GPU, in the same proportion of ten to one.
+Why the links are this slow: a policy saves transfer, so transfer must dominate a step. At the edge it does: a step
+takes milliseconds of a GPU and moves megabytes over a radio link. Here all workers share a few cores, and the compute
+of a step takes tens of milliseconds. Links of 200 and 20 Mbit/s are slower than the papers' 5 and 0.5 Gbit/s by about
+as much as these cores are slower than a GPU, in the same proportion of ten to one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ FAST_GBIT = 0.2
 SLOW_GBIT = 0.02
 NetworkKind = Literal["shaped", "namespaces"]
 LOSS_TOLERANCE = 2e-4
-"""by how much losses may differ: floats are summed in another order, and every later step carries that on"""
+"""How much losses may differ: floats are summed in another order, and every later step carries that on."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,20 @@ class Experiment:
 
     links_gbit: tuple[float, ...]
     batch: int
-    """samples per worker and step"""
+    """Samples per worker and step."""
     steps: int
-    """of each run, the warm-up included"""
+    """Steps of each run, including the warm-up."""
     warm_up: int
-    """first steps, left out of every rate"""
+    """First steps, excluded from every rate."""
     seed: int
     dataset: str
     file: Path | None
     overrides: tuple[str, ...] = ()
-    """settings of all runs, beside those that follow from the fields above"""
+    """Settings of all runs, besides those that follow from the fields above."""
     network: NetworkKind = "shaped"
-    """whether links are slowed down in the workers or are those of a network"""
+    """Whether links are slowed down in the workers or are those of a network."""
     own_cores: int = 0
-    """that each worker is pinned to, with as many threads of torch; 0: workers run anywhere"""
+    """Cores that each worker is pinned to, with as many threads of torch; 0: workers run anywhere."""
 
     @property
     def workers(self) -> int:
@@ -81,16 +81,16 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Variant:
-    """A policy, and in what its runs differ from the others': ``laia:parts@ring@2`` is in a ring, on two workers."""
+    """A policy, and how its runs differ from the others': ``laia:parts@ring@2`` is in a ring, on two workers."""
 
     text: str
     policy: str
     workers: int | None = None
-    """only the first ones, which train the same batches; None: all"""
+    """Only the first workers, which train the same batches; None: all."""
     overrides: tuple[str, ...] = ()
 
     def on(self, experiment: Experiment) -> Experiment:
-        """What it is run on."""
+        """The experiment that it is run on."""
         count = self.workers or experiment.workers
         if count > experiment.workers or experiment.whole_batch % count:
             raise ConfigError(
@@ -132,10 +132,10 @@ class Phases(msgspec.Struct, frozen=True):
 
     push: float
     pull: float
-    """from the request to the last row, with the time until others have pushed what is pulled"""
+    """Time from the request to the last row, including the time until others have pushed what is pulled."""
     compute: float
     wait: float
-    """for other workers and for the next order: the rest of the step"""
+    """Time for other workers and for the next order: the rest of the step."""
 
 
 class TrainResult(msgspec.Struct, frozen=True):
@@ -143,31 +143,31 @@ class TrainResult(msgspec.Struct, frozen=True):
 
     policy: str
     steps: int
-    """after the warm-up"""
+    """Steps after the warm-up."""
     steps_per_second: float
     repeats: list[float]
-    """steps a second of every repeat"""
+    """Steps per second of every repeat."""
     speed_up: float
-    """in steps a second, against the first policy: the median of the ratios within a repeat"""
+    """Steps per second relative to the first policy: the median of the ratios within a repeat."""
     samples_per_second: float
     logloss: float
-    """test-then-train, over all samples"""
+    """Test-then-train logloss over all samples."""
     losses: list[float]
-    """of every repeat"""
+    """Losses of every repeat."""
     miss_pull: list[int]
     update_push: list[int]
     evict_push: list[int]
     moved_bytes: list[int]
-    """of rows and of the dense part, in both directions"""
+    """Bytes of rows and of the dense part, in both directions."""
     dense_bytes: list[int]
-    """how many of these are of the dense part"""
+    """How many of these are of the dense part."""
     order_bytes: list[int]
-    """sent by the dispatcher, and not among those moved"""
+    """Bytes sent by the dispatcher, which are not among those moved."""
     report_bytes: list[int]
-    """sent to the dispatcher, likewise"""
+    """Bytes sent to the dispatcher, which are not among those moved."""
     samples: list[int]
     slowest: str
-    """the worker that the others wait for"""
+    """The worker that the others wait for."""
     slowest_seconds: Phases
     decide_ms: Percentiles
     deadline_misses: int
@@ -181,7 +181,7 @@ class MeasuredRun(NamedTuple):
 
 
 Runs = dict[str, list[MeasuredRun]]
-"""of each policy, by its text, one after the other"""
+"""Runs of each policy, by its text, one after the other."""
 
 
 def run_train(
@@ -195,7 +195,7 @@ def run_train(
 def run_in_turn(
     folder: Path, experiment: Experiment, policies: Sequence[Variant], repeat: int, stop: Stop, display: Display
 ) -> Runs:
-    """Runs every policy once, then all again, so that a noisy minute hits all of them."""
+    """Runs every policy once, then all again, so that a noisy minute affects all of them."""
     if experiment.network == "shaped":
         return _run_all(folder, experiment, policies, repeat, stop, display)
     with namespaces(experiment.links_gbit) as network:
@@ -239,7 +239,7 @@ def _run_all(
 
 
 def _check(folder: Path, experiment: Experiment, variant: Variant) -> None:
-    """Raises ConfigError, which names the variant, for one that could not be run: before any of them is."""
+    """Raises ConfigError, which names the variant, if one could not be run, before any of them is."""
     own = variant.on(experiment)
     try:
         check_start(_settings(folder, own, variant.policy, "topic"))
@@ -254,7 +254,7 @@ def compare(runs: Mapping[str, Sequence[Summary]]) -> list[TrainResult]:
 
 
 class HasLosses(Protocol):
-    """What runs of one policy came to."""
+    """The losses of runs of one policy."""
 
     @property
     def policy(self) -> str: ...
@@ -310,7 +310,7 @@ def _source(experiment: Experiment, schema: Schema, wanted: int) -> Iterator[Sam
 
 
 def made_up_clicks(dataset: str, schema: Schema, seed: int, wanted: int) -> Iterator[Samples]:
-    """Those of the demo, without end, for the schema that they have; so many of the shape of any other schema."""
+    """Endless clicks of the demo, for its own schema; that many of the shape of any other schema."""
     return _synthetic(seed, schema) if dataset == "synthetic" else Visits(schema, seed).samples(wanted)
 
 
@@ -378,7 +378,7 @@ def _measured(run: Summary) -> SinceMark:
 
 
 def settled_rate(run: Summary) -> float:
-    """Steps a second after the warm-up."""
+    """Steps per second after the warm-up."""
     return _measured(run).steps / _measured(run).seconds
 
 
@@ -388,7 +388,7 @@ def loss_of(run: Summary) -> float:
 
 
 def _slowest(measured: SinceMark) -> tuple[WorkerStatus, Phases]:
-    """The worker that waits least, and what its step is made of."""
+    """The worker that waits least, and the parts of its step."""
     step_seconds = measured.seconds / measured.steps
 
     def phases(worker: WorkerStatus) -> Phases:

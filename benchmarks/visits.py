@@ -6,7 +6,7 @@ less finely (site, domain, category). So samples of one publisher share many row
 which sample; with independent columns it would not. Policies gain less here than on real clicks: with 4 workers and
 links of ten to one ``esd:1`` costs 32 % less than ``laia``, on Criteo 34 % and on Avazu 44 %.
 
-Legend: B samples, F keys a sample.
+Legend: B samples, F keys per sample.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ ADS = 4000
 PUBLISHER_SKEW = 1.2
 DEVICE_SKEW = 0.9
 AD_SKEW = 0.8
-"""exponents of popularity"""
+"""Exponents of popularity."""
 LOYAL = 0.8
-"""share of a device's events at its own publisher"""
+"""Share of a device's events at its own publisher."""
 AD_SLOTS = 6
-"""on a publisher's page; each shows one ad"""
+"""Ad slots on a publisher's page; each shows one ad."""
 FINENESS = 1.5
-"""exponent of how quickly the columns of an entity get finer"""
+"""Exponent of how quickly the columns of an entity get finer."""
 
 Ints = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Visits:
         self._effects = [self._draw.normal(0, 0.7, count) for count in (PUBLISHERS, DEVICES, ADS)]
 
     def samples(self, total: int) -> Iterator[Samples]:
-        """Yields so many samples, in chunks."""
+        """Yields that many samples, in chunks."""
         for start in range(0, total, CHUNK):
             yield self._chunk(start, min(CHUNK, total - start))
 

@@ -1,4 +1,4 @@
-"""Settings of the dispatcher: who decides how, with how many workers, over which links."""
+"""Settings of the dispatcher: how it decides, with how many workers, over which links."""
 
 import math
 from pathlib import Path
@@ -22,66 +22,79 @@ class DispatchConfig(Section):
     esd:ALPHA:CRITERION, joint:ROUNDS:ALPHA; the last two may end in :elastic, which gives workers behind slow links
     fewer samples."""
     alpha: Literal["auto", "fixed"] | None = None
-    """Who says how much is solved exactly: the policy's own alpha (fixed), or the dispatcher by how contended the
-    machine is (auto), up to the policy's. What a person sets while the run is under way counts more. Not set: auto if
-    the dispatcher finds a GPU and cupy, fixed otherwise."""
+    """Who sets the share of exact solving: the policy (fixed), or the dispatcher by how contended the machine is
+    (auto), up to the policy's alpha. A value set by a person during the run takes precedence. Not set: auto if the
+    dispatcher finds a GPU and cupy, fixed otherwise.
+    """
     alpha_dwell_seconds: float = Field(10.0, ge=0.1, le=86_400.0, allow_inf_nan=False)
-    """Least time between two changes of alpha that the dispatcher makes by itself. A rise that it had to take back
-    doubles the wait for the next one, up to 32 times this."""
+    """Least time between two changes of alpha that the dispatcher makes by itself. If an increase has to be undone, the
+    wait before the next one doubles, up to 32 times this.
+    """
     opt_backend: OptBackend = "auto"
     """Where exact assignment runs: on the CPU, on a GPU (cuda, or hungarian, the papers' method, which is slow), or
-    where it is faster, measured at start (auto). Without a GPU and cupy auto is the CPU: then, with alpha not set,
-    decisions are the same bit for bit as with cpu and fixed. cuda and hungarian are refused there."""
+    where it is faster, measured at start (auto). Without a GPU and cupy, auto uses the CPU: if alpha is not set either,
+    decisions are then the same bit for bit as with cpu and fixed; cuda and hungarian are refused.
+    """
     workers: int = Field(4, ge=1, le=MOST_WORKERS)
     """Workers that the first generation waits for."""
     cache_rows: int = Field(65_536, ge=1, lt=2**31)
-    """Rows that each worker's cache holds; at least those of one micro-batch."""
+    """Rows that each worker's cache holds; at least as many as one micro-batch uses."""
     eviction: Literal["lru", "lfu", "emark"] = "emark"
     """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
     link_costs: Literal["auto", "configured", "measured"] = "auto"
-    """Where the cost of a link comes from: the speed its worker tells, or the transfers it reports. auto: measured
-    where no worker tells a speed and the policy is elastic, which follows measured times anyway."""
+    """Where the cost of a link comes from: the speed that its worker is configured with, or its measured transfers.
+    auto: measured if no worker has a configured speed and the policy is elastic, which depends on measured times
+    anyway.
+    """
     least_share: tuple[float, ...] = ()
-    """Fewest samples an elastic policy gives a worker, in equal shares of the batch; one number for all workers or one
-    for each. A worker with 0 may be parked: it gets no samples while the others are faster without it; a larger number
-    forbids that. Empty: 0."""
+    """Fewest samples that an elastic policy gives a worker, in equal shares of the batch; one number for all workers or
+    one for each. A worker with 0 may be parked: it gets no samples while the others are faster without it; a larger
+    number forbids that. Empty: 0.
+    """
     largest_share: tuple[float, ...] = (LARGEST_SHARE,)
-    """Most samples it gives a worker, likewise."""
+    """Most samples that an elastic policy gives a worker, in the same unit."""
     choose: Literal["clock", "model", "off"] = "clock"
-    """How an elastic policy finds out who should take part: by measured steps (clock): sets that a model proposes are
-    tried and kept if their steps are faster; by the model alone; or off: everyone takes part."""
+    """How an elastic policy chooses who takes part: by measured steps (clock), where sets that a model proposes are
+    tried and kept if their steps are faster; by the model alone (model); or everyone takes part (off).
+    """
     endpoint: str = "tcp://127.0.0.1:*"
-    """Where the dispatcher listens for workers; a port of * is chosen when it starts."""
+    """Where the dispatcher listens for workers; the port * means any free port."""
     status_endpoint: str = "tcp://127.0.0.1:*"
     """Where the dispatcher publishes its status."""
     control_endpoint: str = PRIVATE
-    """Where the dispatcher takes commands: who takes part, pause, resume, stop, and what may be set meanwhile. private:
-    a Unix socket that only the owner of the run can reach; where the API is on another machine, in another container
-    or another user's, tcp://HOST:PORT, with keys."""
+    """Where the dispatcher takes commands (membership, pause, resume, stop, settings). private: a Unix socket that only
+    the owner of the run can reach. If the API is on another machine, in another container or run by another user, set
+    tcp://HOST:PORT, with keys.
+    """
     feed_endpoint: str = PRIVATE
-    """Where the dispatcher hands out its journal to the control plane, record by record, and servers hear of new
-    versions; likewise."""
+    """Where the dispatcher sends its journal to the control plane, record by record, and announces new snapshots to
+    servers; private or tcp://HOST:PORT, as above.
+    """
     journal_bytes: int = Field(256 << 20, ge=0)
-    """What a journal may take on disk for the sake of a control plane that has not read it yet; what a recovery needs
-    is kept in any case."""
+    """Bytes of journal kept on disk for a control plane that has not read it yet; what a recovery
+    needs is always kept.
+    """
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
     deadline: bool = False
-    """Decisions that would outlast a step are cut short; without it no decision depends on the clock, except of elastic
-    capacities."""
+    """Whether decisions that would take longer than a step are shortened. If false, no decision depends on the clock,
+    except those of elastic policies.
+    """
     silence_seconds: float = Field(5.0, gt=0, le=86_400)
-    """How long a worker or a shard may give no sign of life before it counts as lost: its process stopped, its network
-    gone. Signs of life do not depend on what it is doing; less than trainer.pull_timeout_seconds, so that the one that
-    is lost is the one that is named."""
+    """How long a worker or a shard may be silent before it counts as lost because its process is stopped or its network
+    is down. A busy process is not silent: its signs of life do not depend on what it is doing. Must be less than
+    trainer.pull_timeout_seconds, so that the lost process is the one that is named.
+    """
     replace_seconds: float = Field(60.0, gt=0)
-    """How long to wait for a replacement of a lost worker before the others go on without it: the steps since the last
-    checkpoint are then decided anew."""
+    """How long to wait for the replacement of a lost worker. After that the others continue without it, and the steps
+    since the last checkpoint are decided again.
+    """
     report_seconds: float = Field(120.0, gt=0)
     """How long a step's reports may take before its workers count as lost."""
     drain_seconds: float = Field(30.0, gt=0)
-    """The same once a stop has been requested."""
+    """The same as report_seconds, once a stop has been requested."""
 
     @field_validator("policy")
     @classmethod
@@ -114,15 +127,15 @@ class DispatchConfig(Section):
         return ShareBounds(self.least_share or (LEAST_SHARE,), self.largest_share)
 
     def with_sockets(self, folder: Path) -> "DispatchConfig":
-        """The same with the addresses of private sockets, which lie in this folder."""
+        """The same with the addresses of private sockets, which are in this folder."""
         names = {"control_endpoint": "control", "feed_endpoint": "feed"}
         private = {each: f"ipc://{folder / name}" for each, name in names.items() if getattr(self, each) == PRIVATE}
         return self.model_copy(update=private)
 
     def check_parking(self) -> None:
-        """Raises ConfigError where workers are allowed to be parked by a policy that parks nobody.
+        """Raises ConfigError if workers may be parked but the policy never parks anyone.
 
-        Not checked with the others: the policy may be a default that gives way to another one.
+        Not checked with the others, because the policy may be a default that is replaced later.
         """
         if 0 in self.least_share and not parse_spec(self.policy).needs.elastic:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Looks at events before anyone trains them: of a file, of a topic of the embedded log, or of a Kafka topic."""
+"""Examines events before they are trained: of a file, of a topic of the embedded log, or of a Kafka topic."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,9 +20,9 @@ JSONL = "jsonl"
 
 
 def check_events(where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Findings:
-    """What about so many events hold, at least one record of each partition; where: a file, a folder, or a topic.
+    """Examines about limit events, at least one record of each partition; where: a file, a folder, or a topic.
 
-    Of a file the first are looked at, of a topic the oldest and the newest of every partition.
+    Of a file the first events are examined, of a topic the oldest and the newest of every partition.
     """
     survey = Survey(load_schema(stream.schema_name))
     payloads = payloads_of(where, dataset, stream, kafka, limit)
@@ -34,7 +34,7 @@ def check_events(where: str | None, dataset: str, stream: StreamConfig, kafka: K
 def payloads_of(
     where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int
 ) -> Iterator[bytes]:
-    """The records of a file, or about so many of both ends of a topic."""
+    """The records of a file, or about that many from both ends of a topic."""
     path = Path(where) if where is not None else None
     if path is not None and (path == STDIN or (path.exists() and not path.is_dir())):
         return islice(_file(path, dataset), limit)

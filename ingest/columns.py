@@ -1,6 +1,6 @@
 """Checks and converts single columns of raw values: times, labels, numbers, and values that become keys.
 
-A column is converted whole; only one with something wrong is looked at value by value, to find the rows at fault.
+A column is converted as a whole; only a column with a fault is examined value by value, to find the rows at fault.
 Legend: B events.
 """
 
@@ -17,14 +17,14 @@ from ingest.samples import ABSENT
 from ingest.schema import DenseField, KeyTable
 
 Faults = dict[int, str]
-"""Row of a bad event → the first reason found."""
+"""The first reason found, by row of a bad event."""
 
 MAX_TIME = 253402300800.0
-"""unix seconds of the year 10000"""
+"""Unix seconds of the year 10000."""
 NUMBER = re.compile(r"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,9})?", re.ASCII)
-"""given as text"""
+"""A number given as text."""
 SAFE_TO_MERGE = {str, int, type(None)}
-"""Among these equal values have equal keys; 1, 1.0 and true are equal in Python but not all one key."""
+"""Among these types equal values have equal keys; 1, 1.0 and true are equal in Python but do not share a key."""
 
 
 def read_times(times: Sequence[float], faults: Faults) -> NDArray[np.float64]:
@@ -53,7 +53,7 @@ def read_labels(labels: Sequence[int], faults: Faults) -> NDArray[np.float32]:
 
 
 def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np.float64]:
-    """A numeric column, NaN where the value is absent (or at fault)."""
+    """A numeric column, NaN if the value is absent (or at fault)."""
     try:
         numbers_B = np.array(column, np.float64)  # None becomes NaN
     except OverflowError:
@@ -67,14 +67,14 @@ def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np
 
 
 def parse_texts(name: str, column: Sequence[Any], faults: Faults) -> Sequence[Any]:
-    """The column with texts taken as numbers; None where a text is empty, or no number, which is a fault."""
+    """The column with texts parsed as numbers; None if a text is empty, or not a number, which is a fault."""
     if str not in set(map(type, column)):
         return column
     return [_parsed(name, value, row, faults) if type(value) is str else value for row, value in enumerate(column)]
 
 
 def _parsed(name: str, text: str, row: int, faults: Faults) -> float | None:
-    """As JSON writes numbers: Python would read 1_0, ٣ and infinity, too."""
+    """Parses numbers as JSON writes them: Python would also accept 1_0, ٣ and infinity."""
     if not (stripped := text.strip()):
         return None
     if NUMBER.fullmatch(stripped) is None:
@@ -92,7 +92,7 @@ def _number(name: str, value: Any, row: int, faults: Faults) -> float:
 
 
 def read_dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float32]:
-    """The floats of a dense field: ABSENT where there is no number, finite wherever there is no fault."""
+    """The floats of a dense field: ABSENT if there is no number, finite wherever there is no fault."""
     absent_B = np.isnan(numbers_B)
     values_B = np.where(absent_B, 0.0, numbers_B)
     wrong_B = (values_B < dense.min) | (values_B > dense.max)
@@ -108,7 +108,7 @@ def read_dense(dense: DenseField, numbers_B: NDArray[np.float64], faults: Faults
 
 
 def to_float32(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Transformed, as the model gets them; a zero is never ABSENT, and what no float32 can hold is infinite."""
+    """The transformed values for the model; a zero is never ABSENT, and what no float32 can hold becomes infinite."""
     with np.errstate(over="ignore"):
         return transform(dense, values_B).astype(np.float32) + np.float32(0)
 
@@ -137,7 +137,7 @@ def hash_column(table: KeyTable, column: Sequence[Any], limit: int, faults: Faul
 
 
 def _are_short(values: Sequence[Any], limit: int) -> bool:
-    """Whether all texts and integers are surely within the limit; a character takes at most 4 bytes."""
+    """Whether all texts and integers are certainly within the limit; a character takes at most 4 bytes."""
     texts = [value for value in values if type(value) is str]
     integers = [value for value in values if type(value) is int]
     bound = 10 ** min(limit - 1, 18)
@@ -145,13 +145,13 @@ def _are_short(values: Sequence[Any], limit: int) -> bool:
 
 
 def _hash_singly(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """The same, value by value, to find which rows are at fault."""
+    """The same, value by value, to find the rows at fault."""
     checked = _checked(table, column, limit, faults)
     return np.array(hash_values(table_seed(table.name), absent_key(table.name), checked), np.uint64)
 
 
 def _checked(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> list[Any]:
-    """The column with rejected values blanked out."""
+    """The column with rejected values replaced by None."""
     return ["" if (v is not None and _rejected(table, v, row, limit, faults)) else v for row, v in enumerate(column)]
 
 
@@ -179,7 +179,7 @@ def _text_fault(field: str, value: Raw, limit: int) -> str | None:
 
 
 def hash_lists(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
-    """Keys of a column of lists, each padded with the absent key or cut; a single value is a list of one."""
+    """Keys of a column of lists, each padded with the absent key or truncated; a single value is a list of one."""
     most = table.values
     padding: list[None] = [None] * most
     flat: list[Any] = []

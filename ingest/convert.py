@@ -1,7 +1,8 @@
-"""Events to samples: columns of raw values become keys, dense floats, labels and times, or faults with a reason.
+"""Converts events to samples: columns of raw values become keys, dense floats, labels and times, or faults with a
+reason.
 
-Both codecs and every producer come through here, so an event gives the same sample whichever way it travelled.
-Legend: B events, F keys, N dense floats.
+Both codecs and every producer use this, so an event gives the same sample whichever way it came. Legend: B events, F
+keys, N dense floats.
 """
 
 from collections.abc import Sequence
@@ -26,31 +27,31 @@ from ingest.samples import Samples
 from ingest.schema import KeyTable, Schema
 
 Value = Raw | list[Raw] | None
-"""What a field of an event may hold; None stands for an absent field."""
+"""What a field of an event may hold; None means that the field is absent."""
 
 INTEGER_LIMIT = 2.0**63
-"""numbers that are put into buckets must be smaller in size"""
+"""Numbers that are put into buckets must be smaller in absolute value."""
 
 
 class Event(msgspec.Struct, frozen=True):
     """One click or non-click as a device reports it."""
 
     event_time: float
-    """unix seconds"""
+    """Unix seconds."""
     label: int
-    """1 for a click, 0 for none"""
+    """1 for a click, 0 for none."""
     fields: dict[str, Value]
 
 
 class Converter:
-    """Turns columns into samples for one schema."""
+    """Converts columns to samples for one schema."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.numeric = {d.field for d in schema.dense_fields} | {t.field for t in schema.tables if t.bucket != "none"}
-        """fields that must be numbers"""
+        """Fields that must be numbers."""
         self.lists = {t.field: t.values for t in schema.tables if t.values > 1}
-        """fields that may be lists → most values"""
+        """Fields that may be lists, with their most values."""
         self._buckets = {
             t.name: {i: key_of(t.name, i) for i in range(256)} for t in schema.tables if t.bucket != "none"
         }
@@ -58,7 +59,9 @@ class Converter:
     def convert(
         self, times: Sequence[float], labels: Sequence[int], columns: Sequence[Sequence[Value]]
     ) -> tuple[Samples, Faults]:
-        """Samples of all rows (rows with faults hold nonsense) and the faults; a column for each of schema.sources."""
+        """Samples of all rows (rows with faults hold nonsense) and the faults; expects a column for each of
+        schema.sources.
+        """
         column = dict(zip(self.schema.sources, columns, strict=True))
         faults: Faults = {}
         times_B = read_times(times, faults)
@@ -88,7 +91,7 @@ class Converter:
         return samples, {**more, **faults}
 
     def _check_types(self, name: str, column: list[Value], faults: Faults) -> None:
-        """Blanks out values that a column of this field cannot hold."""
+        """Replaces values that a column of this field cannot hold by None."""
         allowed: tuple[type, ...] = (
             (int, float, type(None)) if name in self.numeric else (str, int, float, bool, type(None))
         )

@@ -23,7 +23,7 @@ from infra.base.errors import FreshetError
 
 
 class IngestError(FreshetError):
-    """Base of the ingest folder's errors."""
+    """Base of the errors of ingest."""
 
 
 class InputError(IngestError):
@@ -31,11 +31,11 @@ class InputError(IngestError):
 
 
 class NothingPredicts(IngestError):
-    """No version of the model is served yet."""
+    """No snapshot of the model is served yet."""
 
 
 class AbsentField(IngestError):
-    """No event of many has a field of the schema, and the settings say to stop then."""
+    """None of many events has a field of the schema, and the settings say to stop then."""
 
 
 class EncodeError(IngestError):
@@ -43,15 +43,15 @@ class EncodeError(IngestError):
 
 
 class SourceError(IngestError):
-    """Events that a manifest or a position names cannot be read."""
+    """Events named by a manifest or a position cannot be read."""
 
 
 class OffsetOutOfRange(SourceError):
-    """The offset lies before the first retained record or after the last one."""
+    """The offset is before the first retained record or after the last one."""
 
 
 class SourceUnavailable(SourceError):
-    """The source cannot answer now; the stream has not ended, and asking again may help."""
+    """The source cannot answer now; the stream has not ended, and a retry may help."""
 
 
 class BrokerError(IngestError):
@@ -59,11 +59,11 @@ class BrokerError(IngestError):
 
 
 class SinkError(IngestError):
-    """Records cannot be written, or it is not known whether they were."""
+    """Records cannot be written, or it is unknown whether they were."""
 
 
 class SinkUnavailable(SinkError):
-    """The sink cannot take records now; giving it the same again may help."""
+    """The sink cannot accept records now; a retry with the same records may help."""
 
 
 class TransactionFailed(SinkError):
@@ -75,7 +75,7 @@ class TransactionRefused(TransactionFailed):
 
 
 class TransactionFenced(TransactionFailed):
-    """Another producer has taken the transaction's id."""
+    """Another producer has taken over the transaction's id."""
 
 
 class LogError(IngestError):

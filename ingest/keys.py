@@ -1,9 +1,9 @@
-"""From raw values to 64-bit keys: xxh3 of the value's bytes, seeded by the table's name.
+"""Hashes raw values to 64-bit keys: xxh3 of the value's bytes, seeded by the table's name.
 
 The bytes of a raw value are its text in UTF-8: a string is itself, an integer its decimal digits (so 7 and "7" are one
 key: a device may send either), a boolean ``true`` or ``false``, a float its shortest decimal form, whole floats below
-2**53 as integers (1.0 and 1 are one key: JSON does not distinguish them). A value never passes through a
-float32. An absent value has a key of its own that no raw value shares, not even the empty string.
+2**53 as integers (1.0 and 1 are one key: JSON does not distinguish them). A value never passes through a float32. An
+absent value has a separate key that no raw value shares, not even the empty string.
 """
 
 import math
@@ -18,7 +18,7 @@ Raw = str | int | float | bool
 _digest = xxhash.xxh3_64_intdigest
 
 WHOLE_LIMIT = 2.0**53
-"""Below this every whole float is exactly one integer."""
+"""Below this, every whole float is exactly one integer."""
 
 
 def table_seed(table: str) -> int:
@@ -26,7 +26,7 @@ def table_seed(table: str) -> int:
 
 
 def absent_key(table: str) -> int:
-    """The key of (table, no value): under another seed than any value of the table."""
+    """The key of (table, no value), hashed with another seed than the table's values."""
     return _digest(b"absent", table_seed(table) ^ 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -47,7 +47,7 @@ def key_of(table: str, value: Raw | None) -> int:
 
 
 def hash_values(seed: int, absent: int, values: Iterable[Raw | None]) -> list[int]:
-    """Keys of many raw values of one table, absent ones among them."""
+    """Keys of many raw values of one table, including absent ones."""
     return [
         absent if v is None else _digest(v.encode() if type(v) is str else text_of(v).encode(), seed) for v in values
     ]
@@ -65,7 +65,7 @@ def _bucket_start(bucket: int) -> int:
 
 
 BUCKET_STARTS = _bucket_starts()
-"""One table for every path, so that no machine's vector logarithm can move a value to another bucket."""
+"""One table for every code path, so that no machine's vector logarithm can move a value to another bucket."""
 _STARTS = np.array(BUCKET_STARTS)
 
 

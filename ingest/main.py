@@ -1,7 +1,7 @@
-"""The producer process: events of the synthetic stream, of a file or of stdin, into the embedded log or Kafka.
+"""The producer process: writes events of the synthetic stream, of a file or of stdin into the embedded log or Kafka.
 
-A crash or a stop leaves whole records only; what the summary counts is durable. The synthetic stream goes on where the
-topic ends: after a stop exactly; after a crash the events of at most one append are repeated or left out.
+A crash or a stop leaves whole records only; what the summary counts is durable. The synthetic stream continues where
+the topic ends: exactly after a stop; after a crash the events of at most one append are repeated or missing.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,31 +31,31 @@ class ProducerJob:
     stream: StreamConfig
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     dataset: str = "synthetic"
-    """synthetic, criteo, avazu, movielens or jsonl"""
+    """synthetic, criteo, avazu, movielens or jsonl."""
     path: Path | None = None
-    """file of the dataset; ``-`` is stdin"""
+    """File of the dataset; ``-`` is stdin."""
     follows: bool = False
-    """go on as the file grows"""
+    """Whether to keep reading as the file grows."""
     from_byte: int = 0
-    """where to begin in a file that is followed"""
+    """Where to begin in a file that is followed."""
     seed: int = 0
-    """of the synthetic stream"""
+    """Seed of the synthetic stream."""
     clock: Callable[[], float] | None = None
-    """what events of the synthetic stream are dated by; None: the stream's own time, equal whenever they are made"""
+    """Clock for the times of synthetic events; None: the stream's own time, which is always the same."""
     rate: float | None = None
-    """events a second; None: as fast as possible"""
+    """Events per second; None: as fast as possible."""
     limit: int | None = None
-    """good events; None: no limit"""
+    """Number of good events; None: no limit."""
     samples_per_record: int = 0
-    """of a packed record; 0 writes JSON"""
+    """Samples of a packed record; 0 writes JSON."""
     poison_share: float = 0.0
-    """share of bad events, added to the good ones"""
+    """Share of bad events, added to the good ones."""
     duration_seconds: float | None = None
     label_seconds: float | None = None
-    """by which labels are later than the predictions that are asked for; None: nobody predicts"""
+    """How much later than their predictions labels are written; None: no predictions are requested."""
 
     def check(self) -> None:
-        """Raises ConfigError for a job that cannot be done; nothing is written yet."""
+        """Raises ConfigError for a job that cannot be done, before anything is written."""
         rate = self.rate
         limit = self.limit
         seconds = self.duration_seconds
@@ -105,21 +105,21 @@ def run_producer(
 ) -> Produced:
     """Produces until the events end, limit good ones are written, the time is over, or a stop is requested.
 
-    ask: for predictions, with label_seconds. tell: why some go without one, and what
-    becomes of a file that is followed.
+    ask: requests predictions, with label_seconds. tell: reports events without a prediction, and changes of a followed
+    file.
     """
     job.check()
     followed = FollowedFile(job.path, job.from_byte, tell) if job.follows and job.path is not None else None
 
     def placed(done: Produced) -> Produced:
-        # of events that wait for their labels nobody knows which lines are written
+        # while events wait for their labels, it is unknown which lines are written
         if followed is None or job.label_seconds is not None:
             return done
         return replace(done, read_to=followed.position, is_waiting=followed.is_at_end)
 
     schema = load_schema(job.stream.schema_name)
     with closing(open_sink(job.stream, job.kafka, stop)) as sink:
-        # Only where every record is one good event does the end of the topic tell how many there are.
+        # The end of the topic is the number of events only if every record is one good event.
         is_counted = job.dataset == "synthetic" and not (job.samples_per_record or job.poison_share)
         start = sum(sink.ends().values()) if is_counted else 0
         events = _events(job, start) if followed is None else followed.lines()
@@ -127,7 +127,7 @@ def run_producer(
         rate = job.rate
         if ask is not None and job.label_seconds is not None:
             events = delay_labels(islice(events, job.limit), ask, job.label_seconds, stop.wait, rate, tell)
-            rate = None  # it is asked for at that rate
+            rate = None  # predictions are requested at that rate
         done = produce(
             events,
             sink,

@@ -1,7 +1,7 @@
-"""From keys back to field and value: a key is a hash, so values that may have been hashed are hashed again.
+"""Finds field and value of a key. A key is a hash, so candidate values are hashed again and compared.
 
-Found without any event: that a field is absent, its buckets, and whole numbers below 10,000. Every other value is found
-if an event with it is looked at; of packed records, which hold keys alone, only the field is.
+Without any event it finds absent values, buckets, and whole numbers below 10,000. Any other value is found if an event
+that contains it is examined; for packed records, which contain only keys, only the field is found.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,16 +29,16 @@ TURN_RECORDS = 256
 
 
 class KeyName(msgspec.Struct, frozen=True):
-    """What a key stands for."""
+    """The field and value of a key."""
 
     field: str
-    """table of the schema"""
+    """Table of the schema."""
     value: str | None
-    """as JSON; None: not known"""
+    """The value as JSON; None: not known."""
 
 
 def find_names(keys: Iterable[int], schema: Schema, payloads: Iterator[bytes]) -> dict[int, KeyName]:
-    """Names of those keys that a schema alone tells, or one of these records; no more are read than are needed."""
+    """Names of the keys that can be found from the schema or these records; reads no more records than needed."""
     wanted = set(keys)
     found = {key: name for key, name in _names_of_schema(schema) if key in wanted}
     decoder = Decoder(schema)
@@ -52,7 +52,7 @@ def find_names(keys: Iterable[int], schema: Schema, payloads: Iterator[bytes]) -
 
 
 def newest_payloads(stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Iterator[bytes]:
-    """About so many records of a run's topic, the newest and the oldest; none where they cannot be read."""
+    """About that many records of a run's topic, the newest and the oldest; none if they cannot be read."""
     try:
         yield from payloads_of(None, "jsonl", stream, kafka, limit)
     except FreshetError:
@@ -94,7 +94,7 @@ def _name(table: KeyTable, value: str | float) -> KeyName:
 
 
 def _bucket(table: KeyTable, bucket: int) -> KeyName:
-    """The numbers of a bucket; of a narrow one the only number."""
+    """The numbers of a bucket; for a narrow one the only number."""
     first = BUCKET_STARTS[bucket]
     last = BUCKET_STARTS[bucket + 1] - 1 if bucket + 1 < len(BUCKET_STARTS) else INTEGER_LIMIT
     return KeyName(table.name, f"{first:.0f}" if first >= last else f"{first:.0f} to {last:.0f}")

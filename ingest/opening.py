@@ -1,6 +1,6 @@
-"""Opens what ``stream.source`` names: source, sink and dead letters, in the embedded log or on Kafka.
+"""Opens the source, sink and dead letters that ``stream.source`` selects, in the embedded log or on Kafka.
 
-Kafka's modules are imported only when they are needed, because its client libraries take a while to load.
+Kafka's modules are imported only when needed, because its client libraries take a while to load.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from ingest.streams.start import describe_start, start_positions
 
 
 def check_source(stream: StreamConfig, kafka: KafkaConfig, schema: Schema) -> None:
-    """Raises BrokerError for whatever would keep a run from reading this stream; the embedded log may be empty."""
+    """Raises BrokerError for anything that would keep a run from reading this stream; the embedded log may be empty."""
     if stream.source == "kafka":
         from ingest.kafka.topics import check_stream
 
@@ -45,9 +45,9 @@ def describe_stream(
     from_time: str | None = None,
     from_offsets: str | None = None,
 ) -> str:
-    """One line: which topic a run reads, what it holds, and where reading begins.
+    """One line: which topic a run reads, its contents, and where reading begins.
 
-    resumed_at: where a run that is resumed goes on; None: it is a new one.
+    resumed_at: where a resumed run continues; None: it is a new one.
     """
     where = f"on Kafka at {','.join(kafka.servers)}" if stream.source == "kafka" else f"in {stream.folder}"
     with closing(open_source(stream, kafka)) as source:
@@ -85,7 +85,7 @@ def open_letters(stream: StreamConfig, kafka: KafkaConfig, run: str) -> DeadLett
 
 
 def read_letters(stream: StreamConfig, kafka: KafkaConfig) -> Iterator[DeadLetter]:
-    """Every dead letter that is kept, oldest first."""
+    """All dead letters, oldest first."""
     if stream.source == "log":
         return read_dead_letters(stream.folder, stream.dead_letter_topic)
     from ingest.kafka.letter_topic import read_kafka_letters
@@ -95,7 +95,7 @@ def read_letters(stream: StreamConfig, kafka: KafkaConfig) -> Iterator[DeadLette
 
 @contextmanager
 def _one_writer(folder: Path, topic: str, setting: str) -> Iterator[None]:
-    """Says which settings keep two writers apart."""
+    """Adds to an error which settings keep two writers apart."""
     try:
         yield
     except LogBusy as error:

@@ -1,9 +1,8 @@
-"""Which fields of an event had a value, told from its sample: in the same way for JSON and packed records.
+"""Which fields of an event had a value, determined from its sample, in the same way for JSON and packed records.
 
-A key tells it for its field by the table's absent key, a dense float by its sign (``ABSENT``). Where a field has both,
-its key is asked; of a list the first key. Packed records of devices that write a plain 0 for an absent number count as
-having it.
-Legend: B samples, S fields of events that the schema uses.
+A key shows it by the table's absent key, a dense float by its sign (``ABSENT``). If a field has both, its key is used;
+of a list the first key. Packed records of devices that write a plain 0 for an absent number count as having it. Legend:
+B samples, S fields of events that the schema uses.
 """
 
 from functools import lru_cache
@@ -21,16 +20,16 @@ class Witnesses(NamedTuple):
     """Where in a sample each field shows whether it had a value."""
 
     key_S: NDArray[np.int64]
-    """place among the keys; -1: the field is dense only"""
+    """Index among the keys; -1: the field is dense only."""
     absent_S: NDArray[np.uint64]
-    """the key that stands for no value"""
+    """The key that represents no value."""
     dense_S: NDArray[np.int64]
-    """place among the dense floats, where there is no key"""
+    """Index among the dense floats, if there is no key."""
 
 
 @lru_cache(maxsize=8)
 def witnesses_of(schema: Schema) -> Witnesses:
-    """Cached, because the loader asks for every batch."""
+    """The witnesses of a schema; cached, because the loader needs them for every batch."""
     keys: dict[str, tuple[int, int]] = {}
     at = 0
     for table in schema.tables:
@@ -46,7 +45,7 @@ def witnesses_of(schema: Schema) -> Witnesses:
 
 
 def has_value(samples: Samples, witnesses: Witnesses, field: int) -> NDArray[np.bool_]:
-    """Which samples have a value of field number so-and-so."""
+    """Which samples have a value in the field with this number."""
     place = int(witnesses.key_S[field])
     if place >= 0:
         return np.asarray(samples.keys_BF[:, place] != witnesses.absent_S[field])
@@ -55,7 +54,7 @@ def has_value(samples: Samples, witnesses: Witnesses, field: int) -> NDArray[np.
 
 
 def missing_faults(samples: Samples, schema: Schema, faults: dict[int, str]) -> None:
-    """Adds a fault for every sample without a field that the schema requires, unless it has one already."""
+    """Adds a fault for every sample without a field that the schema requires, unless it has a fault already."""
     if not schema.required:
         return
     witnesses = witnesses_of(schema)

@@ -21,7 +21,7 @@ class Samples:
     dense_BN: NDArray[np.float32]
     keys_BF: NDArray[np.uint64]
     times_B: NDArray[np.float64]
-    """event time, unix seconds"""
+    """Event time, unix seconds."""
 
     def __len__(self) -> int:
         return len(self.labels_B)

@@ -18,7 +18,7 @@ import xxhash
 from infra.base.errors import ConfigError
 
 FLOAT32_MAX = 3.4028234663852886e38
-"""the largest float32; limits of dense fields lie within it, since a larger number would become infinite"""
+"""The largest float32; limits of dense fields must be within it, since a larger number would become infinite."""
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
@@ -27,17 +27,17 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     source: str = ""
-    """field of the event; the table's name if not given"""
+    """Field of the event; the table's name if not given."""
     values: int = 1
-    """most values the field may hold; more than 1 makes it a list"""
+    """Most values that the field may hold; more than 1 makes it a list."""
     bucket: Literal["none", "log_square"] = "none"
-    """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself when negative"""
+    """log_square: the field is a number v and the raw value is floor(ln(v+1)^2), or v itself if negative."""
     required: bool = False
-    """an event without the field is rejected"""
+    """Whether an event without the field is rejected."""
     truncate: bool = False
-    """a list of more than ``values`` keeps its first ones, instead of its event being rejected"""
+    """Whether a list of more than ``values`` keeps its first ones, instead of its event being rejected."""
     coerce: bool = False
-    """of a table with a bucket: a text that is a number is taken as that number, an empty one as no value"""
+    """For a table with a bucket: whether text that is a number counts as that number, and empty text as no value."""
 
     @property
     def field(self) -> str:
@@ -49,17 +49,19 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     source: str = ""
-    """field of the event; the dense field's name if not given"""
+    """Field of the event; the dense field's name if not given."""
     transform: Literal["log1p", "identity"] = "log1p"
-    """log1p: ln(1 + max(v, 0)); identity: v"""
+    """log1p: ln(1 + max(v, 0)); identity: v."""
     min: float = 0.0
-    """an event with a smaller number is rejected"""
+    """An event with a smaller number is rejected."""
     max: float = 1e12
-    """an event with a larger number is rejected"""
+    """An event with a larger number is rejected."""
     required: bool = False
-    """an event without the field is rejected"""
+    """Whether an event without the field is rejected."""
     coerce: bool = False
-    """a text that is a number is taken as that number, an empty one as no value; otherwise any text is rejected"""
+    """Whether text that is a number counts as that number, and empty text as no value; otherwise
+    any text is rejected.
+    """
 
     @property
     def field(self) -> str:
@@ -67,12 +69,12 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is rejected as oversized."""
+    """Sizes above which an event is rejected as oversized."""
 
     record_bytes: int = 1 << 20
-    """of one record, JSON or packed"""
+    """Bytes of one record, JSON or packed."""
     string_bytes: int = 256
-    """of one raw value's text in UTF-8"""
+    """Bytes of one raw value's text in UTF-8."""
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -82,17 +84,17 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     tables: tuple[KeyTable, ...]
     dense_fields: tuple[DenseField, ...] = ()
     partition_by: str | None = None
-    """events with equal values of this field keep their order; None spreads events evenly"""
+    """Events with equal values of this field keep their order; None spreads events evenly."""
     limits: Limits = Limits()
 
     @cached_property
     def fields(self) -> int:
-        """F, keys a sample."""
+        """F, keys per sample."""
         return sum(table.values for table in self.tables)
 
     @cached_property
     def dense(self) -> int:
-        """N, dense floats a sample."""
+        """N, dense floats per sample."""
         return len(self.dense_fields)
 
     @cached_property
@@ -102,12 +104,12 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """Those of them that no event may lack."""
+        """The fields that no event may lack."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
 
     @cached_property
     def coerced(self) -> tuple[str, ...]:
-        """Those whose numbers may be given as text."""
+        """The fields whose numbers may be given as text."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.coerce))
 
     @property
@@ -121,7 +123,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal where keys and dense floats mean the same; what is rejected does not count."""
+        """16 hex digits, equal if keys and dense floats mean the same; rules of rejection do not count."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
@@ -160,7 +162,7 @@ def parse_schema(text: str, origin: str) -> Schema:
 
 
 def _part_of(error: msgspec.ValidationError) -> str:
-    """What may stand where an error was found, by its path such as $.tables[1]."""
+    """What is allowed where an error was found, by its path such as $.tables[1]."""
     parts = {"tables": KeyTable, "dense_fields": DenseField, "limits": Limits}
     place = re.search(r"`\$\.(\w+)", str(error))
     part = parts.get(place[1]) if place else None
@@ -169,7 +171,7 @@ def _part_of(error: msgspec.ValidationError) -> str:
 
 
 def _faults(schema: Schema) -> list[tuple[str, str]]:
-    """(what is wrong, what was expected) for everything that the types do not check."""
+    """What is wrong and what was expected, for everything that the types do not check."""
     faults: list[tuple[str, str]] = []
     if not schema.tables:
         faults.append(("it has no tables", "at least one [[tables]]"))
@@ -207,7 +209,7 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
 
 
 def _coerced(schema: Schema, value: bool) -> set[str]:
-    """Fields that a use gives this value of coerce."""
+    """Fields for which a use sets coerce to this value."""
     return {use.field for use in schema._uses if use.coerce is value}
 
 

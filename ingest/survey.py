@@ -1,6 +1,7 @@
-"""What events hold, field by field, against a schema: for ``freshet check``, and for a run before it begins.
+"""The contents of events, field by field, compared with a schema: for ``freshet check``, and for a run before it
+begins.
 
-JSON events are looked at as they came, those too that would be rejected; of packed records the good samples are.
+JSON events are examined as they came, including those that would be rejected; of packed records, the good samples are.
 """
 
 from collections import Counter
@@ -23,9 +24,9 @@ from ingest.streams.source import Record
 
 EXAMPLES = 3
 MOST_UNKNOWN = 100
-"""names that are told, the most frequent ones"""
+"""Most names that are reported, the most frequent ones."""
 MOST_DISTINCT = 1_000_000
-"""keys kept of a field to count them"""
+"""Most keys of a field that are kept to count them."""
 KIND_NAMES = {str: "text", bool: "boolean", int: "integer", float: "number", list: "list", dict: "object"}
 
 
@@ -34,41 +35,41 @@ class FieldFindings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     share: float
-    """of the events looked at that have a value"""
+    """Share of the examined events that have a value."""
     kinds: dict[str, int]
-    """kind of value → events: text, integer, number, boolean, list, object; key, float in packed records"""
+    """Number of events by kind of value: text, integer, number, boolean, list, object; key, float in packed records."""
     lowest: float | None
     highest: float | None
-    """of its numbers, in packed records as transformed; None: it has none"""
+    """Highest of its numbers, transformed in packed records; None: it has none."""
     distinct: int
-    """keys among its values"""
+    """Number of distinct keys among its values."""
     examples: tuple[str, ...]
     nearest: str | None = None
-    """of an unknown field: the absent field of the schema that it may be meant for"""
+    """For an unknown field: the absent field of the schema that may be meant."""
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in the records looked at."""
+    """What was found in the examined records."""
 
     schema: str
     records: int
     good: int
     rejected: int
     reasons: dict[str, int]
-    """why events would be dead letters, kind → events"""
+    """Number of events that would be dead letters, by kind of reason."""
     rejects: tuple[str, ...]
-    """the first reason of each kind in full"""
+    """The first reason of each kind in full."""
     fields: tuple[FieldFindings, ...]
-    """of the schema; none where no event could be read"""
+    """Fields of the schema; none if no event could be read."""
     unknown: tuple[FieldFindings, ...]
     fitting: int
-    """good events with a value of at least one field"""
+    """Good events with a value of at least one field."""
     faults: tuple[str, ...] = ()
-    """what is wrong; nothing if every event is good and every field is in some"""
+    """What is wrong; nothing if every event is good and every field occurs in some event."""
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Fields of the schema that no event has; none where no event could be read."""
+        """Fields of the schema that no event has; none if no event could be read."""
         return tuple(found.name for found in self.fields if not found.share)
 
 
@@ -89,7 +90,7 @@ def find_faults(found: Findings) -> Iterator[str]:
 
 @dataclass
 class Column:
-    """Adds up the values of one field."""
+    """Accumulates the values of one field."""
 
     present: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -99,7 +100,7 @@ class Column:
     examples: list[str] = field(default_factory=list)
 
     def add(self, value: Any) -> None:
-        """Adds the value of one JSON event; null and an empty list are none."""
+        """Adds the value of one JSON event; null and an empty list count as none."""
         if value is None or value == []:
             return
         self.present += 1
@@ -143,7 +144,7 @@ class Column:
 
 
 class Survey:
-    """Looks at records and adds up what they hold."""
+    """Examines records and accumulates their contents."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -156,11 +157,11 @@ class Survey:
 
     @property
     def events(self) -> int:
-        """Looked at so far, good and bad."""
+        """Number of events examined so far, good and bad."""
         return self._good + self._reasons.total()
 
     def add(self, payloads: Sequence[bytes]) -> None:
-        """Looks at records, JSON or packed."""
+        """Examines records, JSON or packed."""
         if not payloads:
             return
         records = [Record(place, None, payload, 0) for place, payload in enumerate(payloads)]

@@ -1,5 +1,8 @@
-"""Memory for replies, used again once ZeroMQ has sent it: a fresh buffer of some megabytes costs more in page faults
-than filling it. A buffer is never handed out while its bytes may still be on their way."""
+"""Reusable memory for replies.
+
+A fresh buffer of some megabytes costs more in page faults than filling it, so buffers are used again once ZeroMQ has
+sent them. A buffer is never handed out while ZeroMQ may still be reading it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +12,11 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 KEPT = 16
-"""idle buffers kept; a peak that needs more is rare"""
+"""Idle buffers that are kept; a peak that needs more is rare."""
 
 
 class ReplyBuffer:
-    """A piece of memory on loan until ``sent``."""
+    """A piece of memory that is on loan until it is ``sent``."""
 
     def __init__(self, size: int, dtype: DTypeLike) -> None:
         self.array: NDArray[Any] = np.empty(size, dtype)
@@ -28,20 +31,20 @@ class ReplyBuffer:
         self._lent = True
 
     def sent(self, trackers: Sequence[zmq.MessageTracker]) -> None:
-        """The reply has been handed to ZeroMQ, which is done with the memory when these say so."""
+        """To be called once the reply is handed to ZeroMQ, which needs the memory until these trackers are done."""
         self._trackers = tuple(trackers)
         self._lent = False
 
 
 class ReplyBuffers:
-    """Buffers of one floating point type."""
+    """Buffers of one floating-point type."""
 
     def __init__(self, dtype: DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
         self._buffers: list[ReplyBuffer] = []
 
     def take_buffer(self, size: int) -> ReplyBuffer:
-        """A buffer of at least that many elements; what they hold is undefined."""
+        """A buffer of at least that many elements; its contents are undefined."""
         fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
         if fitting:
             buffer = min(fitting, key=lambda each: each.array.size)

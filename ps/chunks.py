@@ -1,11 +1,11 @@
-"""A table that grows by whole chunks: what is stored never moves, and growing never copies.
+"""A table that grows by whole chunks: rows never move, and growing never copies.
 
-Kernels reach the chunks through an array of their addresses, because numba cannot take a list of arrays that grows
-without compiling anew or boxing every element. For a row number that is negative or too large a kernel would read or
-write anywhere, so callers check first: all of ``Store`` calls ``Store.check``, and so do ``Parts`` before each of its
-kernels and ``Shard`` before it gathers a reply.
+Kernels reach the chunks through an array of their addresses, because numba cannot take a growing list of arrays without
+recompiling or boxing every element. For a negative or too large row number a kernel would access arbitrary memory, so
+callers check first: every method of ``Store`` calls ``Store.check``, and so do ``Parts`` before each of its kernels and
+``Shard`` before it gathers a reply.
 
-Legend: K numbers asked for, T columns of the table.
+Legend: K requested numbers, T columns of the table.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def _copy(_typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
 
 @kernel
 def _gather(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, out: Any, out_bytes: Any) -> None:
-    """Copies the first out_bytes of each row to where ``out`` points, one after the other."""
+    """Copies the first out_bytes of each row to the address ``out``, one after the other."""
     for k in range(numbers_K.shape[0]):
         chunk = np.uint64(numbers_K[k]) // np.uint64(chunk_rows)
         place = numbers_K[k] - np.int64(chunk) * chunk_rows
@@ -58,7 +58,7 @@ def _gather(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, out
 
 @kernel
 def _scatter(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, values: Any) -> None:
-    """Copies whole rows from where ``values`` points, one after the other, into the table."""
+    """Copies whole rows from the address ``values``, one after the other, into the table."""
     for k in range(numbers_K.shape[0]):
         chunk = np.uint64(numbers_K[k]) // np.uint64(chunk_rows)
         place = numbers_K[k] - np.int64(chunk) * chunk_rows
@@ -87,7 +87,7 @@ class Chunks:
             self.addresses = np.array([chunk.ctypes.data for chunk in self._chunks], np.int64)
 
     def chunk(self, number: int) -> NDArray[Any]:
-        """One chunk as it lies in memory, also beyond the last row."""
+        """One chunk as it is in memory, including places beyond the last row."""
         return self._chunks[number]
 
     def gather(self, numbers_K: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -96,11 +96,11 @@ class Chunks:
         assert out.flags.c_contiguous, "rows are copied one after the other"
         assert out.shape[0] == len(numbers_K), f"{out.shape} has no place for {len(numbers_K)} rows"
         assert out.shape[1] <= self.columns, f"{out.shape} is wider than {self.columns} columns"
-        out_bytes = out.shape[1] * out.itemsize  # not strides[0], which may be anything where there is one row
+        out_bytes = out.shape[1] * out.itemsize  # not strides[0], which is arbitrary if there is only one row
         _gather(self.addresses, self.chunk_rows, self._row_bytes, numbers_K, out.ctypes.data, out_bytes)
 
     def scatter(self, numbers_K: NDArray[np.int64], values_KT: NDArray[Any]) -> None:
-        """Writes these rows; of a number named twice the last values stay."""
+        """Writes these rows; if a number occurs twice, the last values stay."""
         assert values_KT.dtype == self.dtype, f"{values_KT.dtype} given to a table of {self.dtype}"
         assert values_KT.shape == (len(numbers_K), self.columns), f"{values_KT.shape} for {len(numbers_K)} rows"
         rows = np.ascontiguousarray(values_KT)
@@ -108,7 +108,7 @@ class Chunks:
 
 
 def gather_reference(chunks: list[NDArray[Any]], numbers_K: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """What ``Chunks.gather`` copies, from the chunks laid end to end."""
+    """What ``Chunks.gather`` copies, computed from the concatenated chunks."""
     return np.concatenate(chunks)[numbers_K, :width]
 
 

@@ -1,9 +1,9 @@
-"""A worker's side of the parameter server: pushes and pulls rows and dense weights over one socket a shard.
+"""A worker's side of the parameter server: pushes and pulls rows and dense weights over one socket per shard.
 
 Rows are named by their global number; lists of them must be sorted by (row % shards, row), so that each shard's part is
-one contiguous slice and arrays are sent and received without a copy. Nothing waits but ``answers``: what is pushed and
-asked for travels while the caller does something else. Arrays given to a push may still be on their way when it
-returns: give it fresh ones and do not change them. Not for use by several threads at once.
+one contiguous slice and arrays are sent and received without a copy. Only ``answers`` waits: pushes and requests travel
+while the caller does something else. Arrays given to a push may still be on their way when it returns: pass fresh ones
+and do not change them. Not thread-safe.
 
 Legend: K rows, W columns of a value, T of value and state.
 """
@@ -48,21 +48,21 @@ from ps.protocol import (
 from ps.timing import LinkTimer
 
 POLL_MILLISECONDS = 100
-"""how late an interrupt may be seen"""
+"""How late an interrupt may be noticed."""
 SOCKET_OPTIONS: SocketOptions = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
 OUTSIDE_STEPS = -1
-"""step of a Peek, so that its answer cannot be taken for a pull's"""
+"""Step number of a Peek, so that its answer cannot be mistaken for a pull's."""
 
 _Numbers = NDArray[np.int64]
 _Question = tuple[int, int]
 _DENSE = -1
-"""in place of the phase, for dense weights"""
+"""Used instead of the phase for dense weights."""
 _NO_ROWS = slice(0, 0)
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """One shard's answer: rows for these slices of the lists asked for in a phase."""
+    """One shard's answer: rows for these slices of the lists requested in a phase."""
 
     phase: int
     full: slice
@@ -91,7 +91,7 @@ class DenseRanges:
 
     form: int
     ranges: Sequence[NDArray[Any]]
-    """of each shard, by shard"""
+    """The range of each shard, by shard number."""
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +99,7 @@ class DenseRanges:
 
 
 class ShardClient:
-    """Connections of one worker to every shard."""
+    """The connections of one worker to every shard."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ShardClient:
         timeout_seconds: float = 60.0,
     ) -> None:
         self.interrupt: Callable[[], None] = _nothing
-        """called while answers are waited for; what it raises ends the wait"""
+        """Called while waiting for answers; an exception that it raises ends the wait."""
         self._shape = rows.shape()
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
@@ -123,12 +123,12 @@ class ShardClient:
         self._replies = Codec(*FROM_SHARD, float_dtype=self._dtype)
         self._timer = LinkTimer()
         self._asked: dict[_Question, tuple[slice, slice]] = {}
-        """(shard, phase) of pulls that are not answered yet, with the slices of the lists asked for"""
+        """Unanswered pulls by (shard, phase), with the slices of the requested lists."""
         self._context = context
         self._link = link or Link()
         self._curve = curve
         self.endpoints: tuple[str, ...] = ()
-        """of the shards, by number"""
+        """Endpoints of the shards, by number."""
         self._sockets: list[zmq.Socket[bytes]] = []
         self.connect(endpoints)
 
@@ -137,7 +137,7 @@ class ShardClient:
         return len(self._sockets)
 
     def connect(self, endpoints: Sequence[str]) -> None:
-        """Connects to the shards, by number; connections to those that are where they were stay."""
+        """Connects to the shards, by number; connections to unchanged addresses are kept."""
         known = dict(zip(self.endpoints, self._sockets, strict=True))
         self._sockets = [
             known.get(endpoint) or self._link.connect(self._context, endpoint, self._curve, SOCKET_OPTIONS)
@@ -148,9 +148,9 @@ class ShardClient:
             self._link.disconnect(socket)
 
     def open(self, generation: int, worker: int) -> None:
-        """Later messages carry this generation and worker number; answers to earlier ones are thrown away.
+        """Sets the generation and worker number of later messages; answers to earlier ones are dropped.
 
-        So is what was timed and not taken yet: the step may have been interrupted.
+        Times that were measured but not read yet are dropped as well, because the step may have been interrupted.
         """
         self._generation = generation
         self._worker = worker
@@ -170,7 +170,7 @@ class ShardClient:
         part_rows: _Numbers,
         part_KW: NDArray[Any],
     ) -> int:
-        """Sends each shard its rows in one message, or none if it has none; returns the bytes that they take."""
+        """Sends each shard that has rows one message with them; returns the number of bytes."""
         total = 0
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
             if total:
@@ -188,19 +188,19 @@ class ShardClient:
         return total
 
     def push_dense(self, step: int, phase: int, dense: DenseRanges) -> int:
-        """Sends each shard its range: a gradient in pieces, everything at once; returns the bytes."""
+        """Sends each shard its range: a gradient in pieces, the whole range at once; returns the number of bytes."""
         for shard, floats in enumerate(dense.ranges):
             places = pieces_of(floats.size, floats.itemsize) if dense.form == BARE else [slice(None)]
             for piece, place in enumerate(places):
                 if shard or piece:
                     reach("dense_push_half_sent", step)
-                told: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
-                header = PushDense(**self._common(step), **told)
+                fields: dict[str, Any] = {"phase": phase, "worker": self._worker, "form": dense.form, "piece": piece}
+                header = PushDense(**self._common(step), **fields)
                 self._send(shard, header, DenseArrays(floats=floats[place]))
         return dense.nbytes
 
     def ask(self, step: int, phase: int, full_rows: _Numbers, value_rows: _Numbers) -> None:
-        """Asks every shard concerned for rows; ``answers`` brings them."""
+        """Requests rows from every shard concerned; ``answers`` returns them."""
         for shard, (full, values) in self._segments(full_rows, value_rows):
             header = Pull(**self._common(step), phase=phase, worker=self._worker)
             arrays = PullArrays(
@@ -211,13 +211,13 @@ class ShardClient:
             self._asked[shard, phase] = (full, values)
 
     def ask_dense(self, step: int, form: int) -> None:
-        """Asks every shard for its range of the dense weights; ``answers`` brings them."""
+        """Requests from every shard its range of the dense weights; ``answers`` returns them."""
         for shard in range(self.shards):
             self._send(shard, PullDense(**self._common(step), worker=self._worker, form=form))
             self._asked[shard, _DENSE] = (_NO_ROWS, _NO_ROWS)
 
     def answers(self, step: int) -> Iterator[Pulled | PulledDense]:
-        """Everything that was asked for in this step and has not been answered yet, as it arrives."""
+        """Everything that was requested in this step and has not been answered yet, as it arrives."""
         for shard, header, arrays, was_awaited in self._messages(step):
             if isinstance(header, DensePiece):
                 self._timer.passed(arrays.floats.nbytes)
@@ -234,11 +234,11 @@ class ShardClient:
             yield Pulled(header.phase, full, full_KT, values, arrays.values.reshape(-1, self._shape.value))
 
     def take_link_time(self) -> tuple[int, float]:
-        """Bytes that the link has carried since the last call, both directions, and the seconds that took."""
+        """Bytes that the link has carried since the last call, in both directions, and the seconds that it took."""
         return self._timer.take_times()
 
     def peek(self, rows: _Numbers) -> tuple[NDArray[Any], _Numbers]:
-        """Value and state of rows as the shards have them now, and the step that last changed each. Any order."""
+        """Value and state of rows as the shards have them now, in any order, and the step that last changed each."""
         rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
         steps_K = np.empty(len(rows), np.int64)
         places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
@@ -261,7 +261,7 @@ class ShardClient:
             socket.close()
 
     def _send(self, shard: int, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        """Raises Unreachable if whoever listens where the shard was has refused the connection; makes it anew."""
+        """Sends a message. If the connection was refused, raises Unreachable, and reconnects."""
         if not send(self._sockets[shard], self._requests, header, arrays):
             endpoint = self.endpoints[shard]
             self._link.disconnect(self._sockets[shard])
@@ -273,7 +273,7 @@ class ShardClient:
             )
 
     def _peeked(self, numbers: Sequence[_Numbers], dense: int) -> Iterator[tuple[int, RowsArrays]]:
-        """Asks every shard for these rows of its own; yields the answers."""
+        """Requests these rows from each shard; yields the answers."""
         for shard in range(self.shards):
             header = Peek(**self._common(OUTSIDE_STEPS), dense=dense)
             self._send(shard, header, PeekArrays(numbers=numbers[shard]))
@@ -283,7 +283,7 @@ class ShardClient:
             yield shard, arrays
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
-        """Of each shard that has rows: the slice of each list that lives there."""
+        """For each shard that has rows: the slice of each list that belongs to it."""
         shards = len(self._sockets)
         ends = [np.searchsorted(rows % shards, np.arange(shards + 1)).tolist() for rows in lists]
         for shard in range(shards):
@@ -292,7 +292,7 @@ class ShardClient:
                 yield shard, slices
 
     def _messages(self, step: int) -> Iterator[tuple[int, Any, Any, bool]]:
-        """Answers of this step as they arrive, and whether they had to be waited for; others are passed over."""
+        """Answers of this step as they arrive, and whether they had to be waited for; others are skipped."""
         deadline = time.monotonic() + self._timeout
         poller = zmq.Poller()
         numbers = {self._sockets[shard]: shard for shard in {shard for shard, _ in self._asked}}
@@ -311,7 +311,7 @@ class ShardClient:
                 header, arrays = self._replies.decode(socket.recv_multipart(copy=False))
                 shard = numbers[socket]
                 if isinstance(header, Refused):
-                    if header.generation < self._generation:  # of a message that nobody waits for any more
+                    if header.generation < self._generation:  # answers a message that nobody waits for any more
                         continue
                     raise self._refused(header, shard)
                 kind = header.phase if isinstance(header, Rows) else _DENSE
@@ -320,7 +320,9 @@ class ShardClient:
                     yield shard, header, arrays, was_awaited
 
     def _check_answer(self, shard: int, rows: RowsArrays, full: int, values: int, steps: int) -> None:
-        """Raises WireError unless an answer has as many rows as were asked for; numpy would copy one to many places."""
+        """Raises WireError unless an answer has as many rows as requested; numpy would broadcast one row to many
+        places.
+        """
         found = (rows.full.size, rows.values.size, rows.steps.size)
         expected = (full * self._shape.total, values * self._shape.value, steps)
         if found != expected:

@@ -17,23 +17,25 @@ class RowConfig(Section):
     """What one row holds and how a gradient changes it; the same for workers and shards."""
 
     dim: int = Field(default=16, ge=1, le=1 << 16)
-    """embedding columns of a row"""
+    """Embedding columns of a row."""
     wide: bool = True
-    """whether a row also carries a wide weight, as its last value column"""
+    """Whether a row also has a wide weight, as its last value column."""
     float_dtype: Literal["float32", "float64"] = "float32"
-    """floating point type of values, state and gradients"""
+    """Floating-point type of values, state and gradients."""
     optimizer: OptimizerName = "adagrad"
-    """how a gradient changes a row"""
+    """How a gradient changes a row."""
     rate: float = Field(default=0.05, gt=0)
-    """learning rate of the embedding columns"""
+    """Learning rate of the embedding columns."""
     wide_rate: float = Field(default=0.03, gt=0)
-    """learning rate of the wide column"""
+    """Learning rate of the wide column."""
     initial_accumulator: float = Field(default=1e-4, ge=0)
-    """start of every Adagrad accumulator, in units of the squared gradient of the loss summed over a full batch"""
+    """Start value of every Adagrad accumulator, in units of the squared gradient of the loss summed
+    over a full batch.
+    """
     init_std: float = Field(default=0.02, ge=0)
-    """standard deviation of the start values of embedding columns"""
+    """Standard deviation of the start values of embedding columns."""
     eps: float = Field(default=1e-10, ge=0)
-    """added to the root of an accumulator before dividing by it"""
+    """Added to the root of an accumulator before dividing by it."""
 
     def shape(self) -> RowShape:
         states = {"sgd": 0, "adagrad": self.dim + self.wide, "rowwise_adagrad": 1 + self.wide}
@@ -52,32 +54,36 @@ class CheckpointConfig(Section):
     """Checkpoints: the model on disk, from which a run recovers and a snapshot is served."""
 
     url: str = ""
-    """where checkpoints are kept: a folder, or s3://BUCKET/PREFIX; empty: checkpoints/ in the run's folder"""
+    """Where checkpoints are stored: a folder, or s3://BUCKET/PREFIX; empty: checkpoints/ in the run's folder."""
     seconds: float = Field(default=30.0, ge=0)
-    """time between two checkpoints; 0: none but those that a change of members needs"""
+    """Time between two checkpoints; 0: only those that a change of members needs."""
     kept: int = Field(default=3, ge=1)
-    """checkpoints that are kept, beside pinned ones"""
+    """Number of checkpoints that are kept, in addition to pinned ones."""
     deltas: int = Field(default=8, ge=0, le=400)
-    """files of changes behind a base before they are merged into a new one"""
+    """Number of files with changes after a base file before they are merged into a new base file."""
     write_behind: float = Field(default=0.5, ge=0, le=1)
-    """share of a step's pulled rows, at most, that owners write back ahead of the next checkpoint; off if there are
-    none"""
+    """Rows that owners write back before the next checkpoint, at most, as a share of a step's pulled rows; has no
+    effect without checkpoints.
+    """
 
 
 class PsConfig(Section):
     """How many shards there are, where they listen, and how their memory grows."""
 
     shards: int = Field(default=2, ge=1)
-    """shard processes; row r lives on shard r % shards as number r // shards"""
+    """Number of shard processes; row r is on shard r % shards as number r // shards."""
     endpoints: tuple[str, ...] = ()
-    """tcp://HOST:PORT of each shard; empty lets the supervisor choose"""
+    """tcp://HOST:PORT of each shard; empty: the supervisor chooses."""
     publisher_endpoints: tuple[str, ...] = ()
-    """tcp://HOST:PORT at which each shard publishes files of checkpoints for servers; empty: any free port beside its
-    own"""
+    """tcp://HOST:PORT at which each shard publishes files of checkpoints for servers; empty: any free port on the same
+    host.
+    """
     chunk_rows: int = Field(default=65536, ge=1)
-    """rows by which a shard's memory grows at a time"""
+    """Rows by which a shard's memory grows at a time."""
     held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)
-    """bytes of messages that a shard holds while their round is not announced or not complete; more are refused"""
+    """Bytes of messages that a shard holds while their round is not announced or not complete; further ones are
+    refused.
+    """
 
     @field_validator("endpoints", "publisher_endpoints")
     @classmethod

@@ -15,7 +15,7 @@ class PsError(FreshetError):
 
 
 class UnknownRow(PsError):
-    """A row number that no announcement introduced."""
+    """A row number that was not introduced by any announcement."""
 
 
 class OutOfOrder(PsError):
@@ -23,15 +23,15 @@ class OutOfOrder(PsError):
 
 
 class CheckpointDamaged(PsError):
-    """A file of a checkpoint is missing, too short, or holds something else than was written."""
+    """A file of a checkpoint is missing, too short, or holds something other than what was written."""
 
 
 class Disagreement(PsError):
-    """A sender takes the shard for another one, or was given other settings."""
+    """A sender addresses another shard than this one, or has other settings."""
 
 
 class Displaced(PsError):
-    """Another process took the place of this one while it could not be reached; started again, it may have it back."""
+    """Another process took the place of this one while it could not be reached; a restart may win it back."""
 
 
 class Unreachable(PsError):

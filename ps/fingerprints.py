@@ -1,4 +1,6 @@
-"""Which rows a push holds, in 64 bits: the dispatcher announces it, and a shard compares it with what arrives."""
+"""A 64-bit fingerprint of the rows in a push: the dispatcher announces it, and a shard compares it
+with what arrives.
+"""
 
 from typing import Any
 
@@ -10,13 +12,13 @@ from ps.mixing import GAMMA, mix, mix_reference
 
 @kernel
 def fingerprint_of_row(number: Any, is_part: Any) -> Any:
-    """Of one row that is pushed, as value and state or as a part."""
+    """The fingerprint of one pushed row, as value and state or as a part."""
     return mix(np.uint64(2 * number + is_part) + np.uint64(GAMMA))
 
 
 @kernel
 def fingerprint(owned_numbers: Any, part_numbers: Any) -> Any:
-    """Of the rows of one push: the sum over its rows. Tells any other rows apart, but for one case in 2^64."""
+    """The fingerprint of one push: the sum over its rows. Other rows have another one, except in one case in 2^64."""
     total = np.uint64(0)
     for number in owned_numbers:
         total += fingerprint_of_row(number, 0)

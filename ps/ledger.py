@@ -1,8 +1,8 @@
-"""What a shard saw, by round and worker, to check the directory's accounting against. The oldest lines are dropped.
+"""What a shard received and sent, by round and worker, for checking the directory's accounting. Old lines are dropped.
 
-Lines are columns of numbers in a ring, 64 bytes each. Only the newest are known by their keys: what is counted is
-nearly always of a round under way, and a line of a later step than all others cannot be there yet. Whatever else is
-asked for is looked up in the columns.
+Lines are columns of numbers in a ring, 64 bytes each. Only the newest are indexed by their keys: counts are nearly
+always for a round under way, and a line of a later step than all others cannot exist yet. Any other line is searched
+for in the columns.
 """
 
 from collections import OrderedDict
@@ -12,12 +12,12 @@ import numpy as np
 from ps.protocol import LedgerArrays, Round
 
 LINES = 65536
-"""lines kept: 8 workers' last 8,192 rounds"""
+"""Lines that are kept: the last 8,192 rounds of 8 workers."""
 KNOWN_LINES = 1024
-"""newest lines whose keys are at hand"""
+"""Newest lines that are indexed by their keys."""
 COLUMN = {name: number for number, name in enumerate(LedgerArrays._fields)}
 KEYS = 3
-"""columns that say which line it is: step, phase and worker"""
+"""Columns that identify a line: step, phase and worker."""
 
 
 class LedgerLines:
@@ -26,16 +26,16 @@ class LedgerLines:
     def __init__(self, limit: int = LINES) -> None:
         self._limit = limit
         self._table = np.zeros((len(COLUMN), limit), np.int64)
-        """the memory of a line is taken when it is first written"""
+        """The columns; the memory of a line is allocated when it is first written."""
         self._lines = 0
-        """that there have been; each is at its number modulo the limit"""
+        """Number of lines ever written; each is at its number modulo the limit."""
         self._known: OrderedDict[tuple[int, int, int], int] = OrderedDict()
-        """places of the newest lines, oldest first"""
+        """Places of the newest lines, oldest first."""
         self._last_unknown = -1
-        """the newest step of all other lines"""
+        """The newest step of all other lines."""
 
     def count(self, at: Round, worker: int, **moved: int) -> None:
-        """moved: by the names of the ledger's columns."""
+        """moved: counts by the names of the ledger's columns."""
         place = self._place((*at, worker))
         for column, number in moved.items():
             self._table[COLUMN[column], place] += number
@@ -46,7 +46,7 @@ class LedgerLines:
         return LedgerArrays(*np.concatenate([used[:, oldest:], used[:, :oldest]], axis=1))
 
     def _place(self, key: tuple[int, int, int]) -> int:
-        """Where the line of a key is; a new one takes the place of the oldest."""
+        """The place of a key's line; a new line takes the place of the oldest."""
         if (place := self._known.get(key)) is not None:
             return place
         if key[0] <= self._last_unknown and (place := self._find(key)) is not None:
@@ -62,7 +62,7 @@ class LedgerLines:
         return place
 
     def _find(self, key: tuple[int, int, int]) -> int | None:
-        """The place of a line, by its key's columns."""
+        """The place of a line, found by its key's columns."""
         used = self._table[:KEYS, : self._lines]
         places = np.flatnonzero((used == np.array(key)[:, None]).all(axis=0))
         return int(places[0]) if places.size else None

@@ -1,8 +1,8 @@
 """The process of one PS shard.
 
 It owns rows, optimizer state and the step that last changed each row, and a range of the dense weights. One thread
-takes one message at a time, so what arrives first is carried out first; ps/shard.py says in which order a round is
-applied. A crash costs the rows in memory, and everyone returns to the last checkpoint (ps/checkpoints/taker.py).
+handles one message at a time, so messages are carried out in order of arrival; ps/shard.py says in which order a round
+is applied. A crash costs the rows in memory, and everyone returns to the last checkpoint (ps/checkpoints/taker.py).
 
 No message ends the process: one that cannot be read, or does not fit, is refused before it has changed anything.
 """
@@ -69,53 +69,55 @@ from ps.rounds import Received
 from ps.shard import Reply, Shard
 
 FRAME_BYTES = 1 << 34
-"""of the largest array of a message: all rows of a worker's cache; the connection of a peer that sends more is
-checkpoint"""
+"""Largest array of a message, in bytes: all rows of a worker's cache. If a peer sends more, its
+connection is closed.
+"""
 POLL_MILLISECONDS = 100
-"""how late a request to stop may be seen"""
+"""How late a request to stop may be noticed."""
 OFFER_SECONDS = 1.0
-"""between two offers to the dispatcher"""
+"""Time between two offers to the dispatcher."""
 UNANSWERED_SECONDS = 5.0
-"""without an answer to any offer, after which the connection is made anew"""
+"""Time without an answer to any offer after which the connection is made again."""
 LINGER_MILLISECONDS = 1000
-"""how long replies still on their way may keep a stopping shard"""
+"""How long a stopping shard waits for replies that are still on their way."""
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard of one run; everything that files and the environment had to say."""
+    """One shard of one run, with everything that was read from files and the environment."""
 
     number: int
-    """of this shard, from 0"""
+    """Number of this shard, from 0."""
     config: PsConfig
     rows: RowConfig
     run: str
     seed: int
     endpoint: str
-    """where to listen; a port of * is chosen when the shard starts"""
+    """Where to listen; the port * means any free port."""
     dispatcher_endpoint: str = ""
-    """whom the shard offers itself to; empty: to nobody"""
+    """The dispatcher to which the shard offers itself; empty: none."""
     dense: DenseRule = field(default_factory=DenseRule)
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
-    """what it must have in common with the dispatcher and the workers"""
+    """The settings that it must share with the dispatcher and the workers."""
     storage: str = ""
-    """where checkpoints are: a folder or a URL; empty: none can be taken"""
+    """Where checkpoints are: a folder or a URL; empty: no checkpoints can be taken."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     publisher_endpoint: str = ""
-    """where to publish the files of checkpoints for servers; empty: at any free port of the address that it listens
-    at"""
+    """Where to publish the files of checkpoints for servers; empty: at any free port of the address
+    that it listens on.
+    """
     is_supervised: bool = False
-    """whether it would only be started again if it gave up because another process serves as this shard"""
+    """Whether a supervisor would only restart it if it gave up because another process serves as this shard."""
     waits_until_heard: bool = False
-    """whether it is ready only once the dispatcher has taken its offer: one that was started by hand may be the second
-    of its number, and must not say in the run's folder that it is the one"""
+    """Whether it is ready only once the dispatcher has accepted its offer. A shard started by hand may be the second of
+    its number, and must not register in the run's folder before that.
+    """
 
 
 def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter | None = None) -> None:
-    """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are taken.
-
-    Or, where the job says so, once the dispatcher has heard of the shard.
+    """Serves one shard until a stop is requested. ``on_ready`` gets the real endpoint once messages are accepted, or,
+    if the job says so, once the dispatcher knows the shard.
     """
     log = structlog.get_logger().bind(process="ps", shard=job.number, run=job.run)
     requests = Codec(*TO_SHARD, float_dtype=job.rows.float_dtype)
@@ -166,10 +168,11 @@ def offered_at(endpoint: str, run: str, terms: Terms, publisher: str = "") -> Se
 
 
 class Offer:
-    """The shard's connection to the dispatcher: offers the shard every second, so that a new one hears of it, too.
+    """The shard's connection to the dispatcher: offers the shard every second, so that a new dispatcher learns of it,
+    too.
 
-    Another program may have the dispatcher's port for a while and refuse the connection for good: it is made anew then.
-    ZeroMQ mostly refuses to send after that, but not always: so silence counts, too.
+    Another program may have the dispatcher's port for a while and refuse the connection permanently: then it is made
+    again. ZeroMQ usually, but not always, refuses to send after that, so silence counts as well.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", job: ShardJob, offered: Serve) -> None:
@@ -184,13 +187,13 @@ class Offer:
         self._renewed = 0.0
         self._is_heard = False
         self._answered = monotonic()
-        """when the dispatcher last answered, or the connection was made"""
+        """When the dispatcher last answered, or the connection was made."""
         self._socket = self._connected() if self._endpoint else None
 
     def renew(self) -> bool:
-        """Offers the shard if it is time to; returns whether the dispatcher has taken an offer for the first time.
+        """Offers the shard if it is time to; returns whether the dispatcher has accepted an offer for the first time.
 
-        Raises ConfigError or Displaced if it does not want the shard.
+        Raises ConfigError or Displaced if the dispatcher does not want the shard.
         """
         if self._socket is None or monotonic() - self._renewed < OFFER_SECONDS:
             return False
@@ -226,14 +229,14 @@ class Offer:
 
 
 def observe(meter: Meter | None, shard: Shard) -> None:
-    """Adds one message to the process's metrics."""
+    """Adds one message to the metrics of the process."""
     if meter is not None:
         meter.count("ps_messages")
         meter.gauge("ps_rows", len(shard.store))
 
 
 def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    """A ROUTER that drops nothing: what is in flight is bounded by rounds, not by counting messages."""
+    """A ROUTER that drops nothing: what is in flight is bounded by rounds, not by the number of messages."""
     socket = context.socket(zmq.ROUTER)
     socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.RCVHWM, 0)
@@ -244,7 +247,7 @@ def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]
 
 
 def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> Iterator[Reply]:
-    """Decodes and carries out one message; what cannot be read is refused."""
+    """Decodes and carries out one message; one that cannot be read is refused."""
     try:
         header, arrays = codec.decode(frames)
     except WireError as error:
@@ -254,7 +257,7 @@ def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> 
 
 
 def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
-    """Sends large frames straight from the reply's buffer and lends that out again only when they have left."""
+    """Sends large frames straight from the reply's buffer, which is reused only when they have left."""
     frames: list[Any] = [reply.to]
     trackers = []
     for frame in codec.encode(reply.header, reply.arrays):
@@ -270,7 +273,7 @@ def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
 
 
 def warm_up(rows: RowConfig, dense: DenseRule) -> None:
-    """Runs every kernel once on a shard of its own, so that the first real round waits for no compiler."""
+    """Runs every kernel once on a separate shard, so that the first real round does not wait for the compiler."""
     shard = Shard(ModelSettings(rows, 0, 1, dense), "warm-up")
     shape = rows.shape()
     one = np.zeros(1, np.int64)

@@ -1,4 +1,4 @@
-"""A mixing function of 64 bits, equal on every machine: start values, fingerprints and digests are made of it."""
+"""A 64-bit mixing function, equal on every machine; start values, fingerprints and digests are based on it."""
 
 from typing import Any
 

@@ -1,9 +1,10 @@
-"""Partial gradients of split rows, kept until the last part of a row is in.
+"""Partial gradients of split rows, kept until the last part of a row has arrived.
 
-A worker may push its part many steps before the others (an eviction). ``settle`` adds a row's parts in worker order,
-starting from the first, and applies the optimizer once: the result does not depend on the order of arrival, to the bit.
+A worker may push its part many steps before the others (an eviction). ``apply_sums`` adds a row's parts in worker
+order, starting from the first, and applies the optimizer once: the result does not depend on the order of arrival, to
+the bit.
 
-Parts lie in a pool; those of one row are linked, lowest worker first, from a table of first parts by row number.
+Parts are stored in a pool; those of one row are linked, lowest worker first, from a table of first parts by row number.
 
 Legend: K rows, P places in the pool, W columns of a value.
 """
@@ -31,12 +32,14 @@ class Pool(NamedTuple):
     gradient_PW: NDArray[Any]
     worker_P: NDArray[np.int64]
     next_P: NDArray[np.int64]
-    """the next part of the same row, by rising worker; of a free place: the next free one"""
+    """The next part of the same row, by ascending worker; for a free place, the next free one."""
 
 
 @kernel
 def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker: int, pool: Any, free: int) -> Any:
-    """Links the parts in. Returns the first free place left and how many were added: all, or up to one given twice."""
+    """Links the parts in. Returns the first free place left and how many were added: all, or up to
+    the first duplicate.
+    """
     for k in range(numbers_K.shape[0]):
         head = chunk_at(heads, numbers_K[k] // chunk_rows, chunk_rows, 1, np.int64)
         row = numbers_K[k] % chunk_rows
@@ -64,7 +67,7 @@ def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker:
 def _settle(
     heads: Any, chunk_rows: Any, numbers_K: Any, pool: Any, free: int, rows: Any, columns: int, rule: Any
 ) -> Any:
-    """Sums and applies. Returns the first free place and how many parts were used."""
+    """Sums and applies parts. Returns the first free place and how many parts were used."""
     used = 0
     for k in range(numbers_K.shape[0]):
         chunk = numbers_K[k] // chunk_rows
@@ -101,7 +104,7 @@ class Parts:
         return self._pending
 
     def add(self, worker: int, numbers_K: NDArray[np.int64], gradients_KW: NDArray[Any]) -> None:
-        """Keeps one worker's part of each row. Raises OutOfOrder where this worker's part is pending already."""
+        """Keeps one worker's part of each row. Raises OutOfOrder if a part of this worker is pending already."""
         self._store.check(numbers_K)
         self._heads.grow(len(self._store))
         self._reserve(len(numbers_K))
@@ -147,7 +150,7 @@ class Parts:
             )
 
     def _reserve(self, parts: int) -> None:
-        """Doubles the pool until that many more fit."""
+        """Doubles the pool until that many more parts fit."""
         places = len(self._pool.next_P)
         while len(self._pool.next_P) < self._pending + parts:
             # The chain of free places ends at the old length, which becomes the first of the new places.
@@ -157,13 +160,13 @@ class Parts:
 
 
 def _new_pool(first: int, end: int, store: Store) -> Pool:
-    """Free places from first to end, each leading to the one after it."""
+    """Free places from first to end, each linked to the one after it."""
     gradient_PW = np.empty((end - first, store.shape.value), store.rows.dtype)
     return Pool(gradient_PW, np.zeros(end - first, np.int64), np.arange(first + 1, end + 1))
 
 
 def settle_reference(parts: dict[int, NDArray[Any]]) -> NDArray[Any]:
-    """The gradient that ``Parts.settle`` applies to a row with these parts by worker."""
+    """The gradient that ``Parts.apply_sums`` applies to a row with these parts by worker."""
     first, *others = (parts[worker] for worker in sorted(parts))
     total = first.copy()
     for part in others:

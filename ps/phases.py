@@ -4,7 +4,7 @@ EARLY = 0
 TRAIN = 1
 EVICT = 2
 FLUSH = 3
-"""the first flush after a step; those that follow it at the same step count on from here"""
+"""The first flush after a step; further flushes at the same step count up from here."""
 LAST_FLUSH = 255
 MOST_WORKERS = 128
-"""of a generation"""
+"""Most workers of a generation."""

@@ -2,15 +2,16 @@
 
 Legend: W columns of a row's value, S of its optimizer state.
 
-A *round* is (step, phase). What a step moves is up to three rounds: EARLY are rows that the step before does not train,
-which may move while it does; TRAIN are the others; EVICT are rows that make room in a cache, which nobody waits for in
+A *round* is (step, phase). A step moves rows in up to three rounds: EARLY for rows that the step before does not train,
+which may move while it computes; TRAIN for the others; EVICT for rows that leave a cache, for which nobody waits in
 this step. FLUSH, after them, writes every owned or split row back without training. For each round the dispatcher
-announces to every shard what will happen there; workers then push and pull; a shard answers a pull only when every
+announces to every shard what will happen there; workers then push and pull. A shard answers a pull only when every
 announced push of that round, and of those before it, has been applied: no other barrier is needed.
 
-The dense weights are one more row, cut into one range per shard, and move in messages of their own: gradients as soon
-as a worker has them, in pieces, and every piece comes back as soon as it is changed. The announcement of a step's TRAIN
-round says who brings everything before the step, and who brings a gradient after it (ps/dense/lane.py).
+The dense weights are handled like one more row, split into one range per shard, and move in separate messages:
+gradients are sent as soon as a worker has them, in pieces, and every piece is returned as soon as it is updated. The
+announcement of a step's TRAIN round says who sends the whole range before the step, and who sends a gradient after it
+(ps/dense/lane.py).
 """
 
 from typing import Annotated, ClassVar, NamedTuple
@@ -24,24 +25,24 @@ from ps.errors import Disagreement
 from ps.phases import EARLY, LAST_FLUSH, MOST_WORKERS, TRAIN
 
 CHECKPOINT_ON_DISK = "cut"
-"""what files and the journal call a checkpoint: the name of earlier releases, kept so that their runs can be read"""
+"""What files and the journal call a checkpoint: the name of earlier releases, kept so that their runs can be read."""
 GO_ON = -1
-"""in place of a checkpoint: the shard keeps the model that it has"""
+"""Used instead of a checkpoint: the shard keeps its current model."""
 EMPTY_MODEL = 0
-"""the checkpoint that every run begins with"""
+"""The checkpoint that every run begins with."""
 
 NO_DENSE = 0
 BARE = 1
-"""as long as the weights: a gradient on its way to a shard, weights on their way back"""
+"""An array as long as the weights: a gradient on its way to a shard, or weights on their way back."""
 WHOLE = 2
-"""weights and optimizer state"""
+"""Weights and optimizer state."""
 
 Round = tuple[int, int]
-"""(step, phase), ordered"""
+"""(step, phase), which are ordered."""
 RoundPhase = Annotated[int, Meta(ge=EARLY, le=LAST_FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
-"""what of the dense weights a message carries or asks for"""
+"""The form of dense weights that a message carries or requests."""
 MOST_PARTS = 1000
 SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
@@ -49,7 +50,7 @@ AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Me
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """Shape of one row: dim embedding columns, a wide column if the model carries one, then the optimizer's state."""
+    """The shape of one row: dim embedding columns, a wide column if the model has one, then the optimizer's state."""
 
     dim: int
     wide: bool
@@ -65,19 +66,19 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def value_share(self) -> float:
-        """Of a row's bytes."""
+        """The value's share of a row's bytes."""
         return self.value / self.total
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which shard the receiver is taken for, and the settings that it must share with the sender."""
+    """The shard that the sender believes it is addressing, and the settings that both must share."""
 
     shard: Number
     shards: Number
     settings: AgreedSettings
 
     def check(self, theirs: "Terms", sender: str) -> None:
-        """Raises Disagreement if a shard on these terms cannot work with a sender on those."""
+        """Raises Disagreement if a shard with these terms cannot work with a sender with those."""
         if (self.shard, self.shards) != (theirs.shard, theirs.shards):
             raise Disagreement(
                 f"this is shard {self.shard} of {self.shards}, and {sender} takes it for shard {theirs.shard} of "
@@ -89,7 +90,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ONLY_SHARD = Terms(0, 1, {})
-"""of a shard that is the only one, where no settings are compared"""
+"""The terms of a single shard, without settings to compare."""
 
 
 # ── dispatcher → shard ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,59 +100,61 @@ class Open(Header, frozen=True):
     workers: WorkerCount
     terms: Terms = ONLY_SHARD
     restore: Step = GO_ON
-    """the checkpoint whose model the shard goes back to before it answers"""
+    """The checkpoint that the shard goes back to before it answers."""
 
 
 class AnnounceArrays(NamedTuple):
     new_numbers: I64 = NO_I64
-    """of rows that are created"""
+    """Numbers of rows that are created."""
     new_keys: U64 = NO_U64
-    """of the same rows"""
+    """Keys of the same rows."""
     settled: I64 = NO_I64
-    """split rows whose last part this round brings"""
+    """Split rows whose last part arrives in this round."""
     changed: I64 = NO_I64
-    """rows that this round brings up to date"""
+    """Rows that this round brings up to date."""
     changed_steps: I64 = NO_I64
-    """the step that last changed each of those"""
+    """The step that last changed each of those."""
     pushed: U64 = NO_U64
-    """fingerprint of the rows that each pusher brings, see ps.rounds.fingerprint"""
+    """Fingerprint of the rows that each pusher sends, see ps.fingerprints.fingerprint."""
 
 
 class Announce(Header, frozen=True):
-    """What round (step, phase) will do on one shard. Rounds are announced in order, by who opened the generation."""
+    """What round (step, phase) will do on one shard. The process that opened the generation
+    announces rounds in order.
+    """
 
     ARRAYS: ClassVar = AnnounceArrays
     EQUALLY_LONG: ClassVar = (("new_numbers", "new_keys"), ("changed", "changed_steps"))
 
     phase: RoundPhase
     pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]
-    """workers that will send exactly one Push to this shard in this round"""
+    """Workers that will send exactly one Push to this shard in this round."""
     dense_whole: Annotated[list[WorkerNumber], Meta(max_length=1)] = msgspec.field(default_factory=list)
-    """who brings all of the dense weights before anyone pulls them for this step: one worker or none"""
+    """The worker, if any, that sends all of the dense weights before anyone pulls them for this step."""
     dense_gradients: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)] = msgspec.field(default_factory=list)
-    """who brings a gradient of them after this step; summed and applied once, before anyone pulls them again"""
+    """Workers that send a dense gradient after this step; they are summed and applied once, before the next pull."""
     checkpoint: Number = 0
-    """of a flush: the checkpoint that the shard takes once it has applied this round; 0: none"""
+    """For a flush: the checkpoint that the shard takes once it has applied this round; 0: none."""
 
 
 class CheckpointCommitted(Header, frozen=True):
-    """A checkpoint exists: what it holds need not be part of the next one. Not answered."""
+    """A checkpoint exists: its content need not be part of the next one. Not answered."""
 
     checkpoint: Number
 
 
 class Digest(Header, frozen=True):
-    """Asks for a digest of all rows as they are now. Answered by Digested."""
+    """Requests a digest of all rows as they are now. Answered by Digested."""
 
 
 # ── worker → shard ────────────────────────────────────────────────────────────────────────────────────────────────────
 class PushArrays(NamedTuple):
     owned_numbers: I64
     owned_rows: Float
-    """[value | state] of each (W+S)"""
+    """[value | state] of each owned row (W+S)."""
     part_numbers: I64
     part_gradients: Float
-    """of each (W)"""
+    """Gradient of each part (W)."""
 
 
 class Push(Header, frozen=True):
@@ -165,13 +168,13 @@ class Push(Header, frozen=True):
 
 class PullArrays(NamedTuple):
     full_numbers: I64 = NO_I64
-    """rows wanted with state"""
+    """Rows requested with state."""
     value_numbers: I64 = NO_I64
-    """rows wanted as value alone"""
+    """Rows requested as value only."""
 
 
 class Pull(Header, frozen=True):
-    """Asks for rows of a round. Answered by Rows once the round's pushes have been applied."""
+    """Requests rows of a round. Answered by Rows once the round's pushes have been applied."""
 
     ARRAYS: ClassVar = PullArrays
 
@@ -181,7 +184,7 @@ class Pull(Header, frozen=True):
 
 class DenseArrays(NamedTuple):
     floats: Float
-    """one piece of this shard's range, or all of it, as the header says"""
+    """One piece of this shard's range, or all of it, as the header says."""
 
 
 class PushDense(Header, frozen=True):
@@ -193,11 +196,11 @@ class PushDense(Header, frozen=True):
     worker: WorkerNumber
     form: SomeDense
     piece: Number = 0
-    """0 if it is the whole range"""
+    """Number of the piece; 0 for the whole range."""
 
 
 class PullDense(Header, frozen=True):
-    """Asks for the dense weights that this step trains with. Answered by one DensePiece for every piece."""
+    """Requests the dense weights that this step trains with. Answered by one DensePiece for every piece."""
 
     worker: WorkerNumber
     form: SomeDense
@@ -208,33 +211,33 @@ class PeekArrays(NamedTuple):
 
 
 class Peek(Header, frozen=True):
-    """Asks for rows as they are now, outside any round: dense weights at the end, tests. Answered by Rows."""
+    """Requests rows as they are now, outside any round: dense weights at the end, tests. Answered by Rows."""
 
     ARRAYS: ClassVar = PeekArrays
 
     dense: DenseForm = NO_DENSE
-    """what is wanted of the dense weights"""
+    """The form in which dense weights are requested."""
 
 
 class Count(Header, frozen=True):
-    """Asks for the shard's ledger. Answered by Ledger."""
+    """Requests the shard's ledger. Answered by Ledger."""
 
 
 TAKEN = "taken"
-"""told to a shard or worker whose place another process has, in place of the type of a message that was refused"""
+"""Sent, instead of the type of a refused message, to a shard or worker whose place another process has."""
 DISPLACED = "displaced"
-"""told to one whose place another took while it could not be reached, likewise"""
+"""Sent in the same way to one whose place another process took while it could not be reached."""
 
 
 # ── shard → dispatcher, over a connection of its own ──────────────────────────────────────────────────────────────────
 class Serve(Header, frozen=True):
-    """A shard offers itself, again and again as long as it runs; answered by Heard or Refused."""
+    """A shard offers itself, again and again while it runs; answered by Heard or Refused."""
 
     endpoint: Name
-    """where it listens"""
+    """Where the shard listens."""
     terms: Terms
     publisher: Name = ""
-    """where it publishes the files of checkpoints as it writes them; empty: nowhere"""
+    """Where it publishes the files of checkpoints as it writes them; empty: nowhere."""
 
 
 class Heard(Header, frozen=True):
@@ -243,37 +246,37 @@ class Heard(Header, frozen=True):
 
 # ── shard → worker, dispatcher ────────────────────────────────────────────────────────────────────────────────────────
 class Opened(Header, frozen=True):
-    """A generation has started, and the shard holds the model that it was to begin with."""
+    """A generation has started, and the shard holds the model that the generation begins with."""
 
     rows: Number
-    """that the shard holds"""
+    """Rows that the shard holds."""
 
 
 class FilePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a checkpoint."""
 
     name: Name
-    """in the checkpoints' storage"""
+    """Name in the storage of checkpoints."""
     nbytes: Bytes
     checksum: Name
-    """32 hex digits, xxh3 of its content"""
+    """32 hex digits, xxh3 of its content."""
     rows: Number = 0
 
 
 class CheckpointSaved(Header, frozen=True):
-    """The shard's part of a checkpoint is durable; step: the one that the checkpoint was taken after."""
+    """The shard's part of a checkpoint is durable; step: the step after which the checkpoint was taken."""
 
     checkpoint: Number
     parts: Annotated[list[FilePart], Meta(max_length=MOST_PARTS)]
-    """oldest first: a base and changes to it; of a row that several hold, the last counts"""
+    """Files, oldest first: a base and changes to it. If several files hold a row, the last one counts."""
     rows: Number
-    """that the shard held then"""
+    """Rows that the shard held at that time."""
     non_finite: Number = 0
-    """values of all its rows, and of its dense weights, that are NaN or infinite"""
+    """Number of NaN or infinite values in its rows and dense weights."""
 
 
 class CheckpointFailed(Header, frozen=True):
-    """The shard's part of a checkpoint could not be saved; what it would have held is part of the next."""
+    """The shard's part of a checkpoint could not be saved; its content becomes part of the next one."""
 
     checkpoint: Number
     reason: Annotated[str, Meta(max_length=4000)]
@@ -284,29 +287,29 @@ class Digested(Header, frozen=True):
 
     rows: Number
     digest: Name
-    """32 hex digits: two independent sums modulo 2^64, so that totals can be compared however many shards there are"""
+    """32 hex digits: two independent sums modulo 2^64, so that totals can be compared for any number of shards."""
 
 
 class RowsArrays(NamedTuple):
     full: Float
-    """[value | state] of each row wanted with state (W+S)"""
+    """[value | state] of each row requested with state (W+S)."""
     values: Float
-    """value of each row wanted without (W)"""
+    """Value of each row requested without state (W)."""
     steps: I64 = NO_I64
-    """answering a Peek: the step that last changed each row"""
+    """In an answer to a Peek: the step that last changed each row."""
     dense: Float = NO_F32
-    """answering a Peek: this shard's range of the dense weights, in the form asked for"""
+    """In an answer to a Peek: this shard's range of the dense weights, in the requested form."""
 
 
 class Rows(Header, frozen=True):
-    """Rows asked for by Pull or Peek, in the order asked."""
+    """Rows requested by Pull or Peek, in the order of the request."""
 
     ARRAYS: ClassVar = RowsArrays
 
     phase: RoundPhase = TRAIN
-    """of the Pull"""
+    """Phase of the Pull."""
     held_seconds: Seconds = 0.0
-    """from the request's arrival to this answer: time that the link is not to blame for"""
+    """Time from the request's arrival to this answer, which is not caused by the link."""
 
 
 class DensePiece(Header, frozen=True):
@@ -318,9 +321,9 @@ class DensePiece(Header, frozen=True):
     piece: Number
     is_last: bool
     pushed_bytes: Bytes = 0
-    """of the receiver's last gradient, but for its first piece; with the last piece of an answer"""
+    """Bytes of the receiver's last gradient without its first piece; sent with the last piece of an answer."""
     pushed_seconds: Seconds = 0.0
-    """how long they took to arrive behind the first piece: the receiver's link alone is to blame for it"""
+    """How long they took to arrive after the first piece, which only the receiver's link determines."""
 
 
 class LedgerArrays(NamedTuple):
@@ -331,25 +334,25 @@ class LedgerArrays(NamedTuple):
     worker: I64
     pulled: I64
     owned: I64
-    """owned rows pushed"""
+    """Owned rows pushed."""
     parts: I64
-    """parts pushed"""
+    """Parts pushed."""
     dense_pushed: I64
-    """floats"""
+    """Dense floats pushed."""
     dense_pulled: I64
-    """floats"""
+    """Dense floats pulled."""
 
 
 class Ledger(Header, frozen=True):
-    """What the shard saw, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
+    """What the shard counted, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
 
     ARRAYS: ClassVar = LedgerArrays
     EQUALLY_LONG: ClassVar = (LedgerArrays._fields,)
 
     rows: Number
-    """rows that the shard holds"""
+    """Rows that the shard holds."""
     applied_step: Step
-    """of the last round of this generation that has been applied; -1: none"""
+    """Step of the last round of this generation that has been applied; -1: none."""
     applied_phase: RoundPhase
 
 

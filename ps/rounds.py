@@ -1,9 +1,11 @@
-"""The barrier: which round is next, whose pushes it still waits for, and which pulls wait for it; and the fence, which
-keeps out whoever does not belong to the generation.
+"""The barrier and the fence of a shard.
+
+The barrier knows which round is next, whose pushes it still waits for, and which pulls wait for it. The fence refuses
+messages from anyone who does not belong to the generation.
 
 Workers and the dispatcher use different sockets, so a push or a pull may arrive before the round it belongs to is
-announced; it is held, as long as all that is held stays within a bound. Rounds leave in announced order, each once all
-its announced pushers have pushed exactly the rows that were announced for them.
+announced. It is held, up to a total size. Rounds are applied in announced order, each once all its announced pushers
+have pushed exactly the rows that were announced for them.
 """
 
 from collections import deque
@@ -19,19 +21,19 @@ from ps.fingerprints import fingerprint
 from ps.protocol import GO_ON, Announce, CheckpointCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
 
 MESSAGE_BYTES = 4096
-"""what a message takes beside its arrays, at most"""
+"""Most bytes of a message in addition to its arrays."""
 FromWorker = Push | Pull | PushDense | PullDense
 
 
 @dataclass(frozen=True)
 class Received:
-    """A message and who sent it."""
+    """A message and its sender."""
 
     sender: bytes
     header: Any
     arrays: Any
     at_seconds: float = field(default_factory=lambda: perf_counter(), compare=False)
-    """when it arrived, by this process's clock"""
+    """When it arrived, by this process's clock."""
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +41,7 @@ class Received:
 
 
 def held_with(message: Received, held_bytes: int, limit: int) -> int:
-    """Bytes held back together with this message; raises OutOfOrder if they are too many."""
+    """Bytes held including this message; raises OutOfOrder if there are too many."""
     if held_bytes + message.nbytes > limit:
         raise OutOfOrder(
             f"a {type(message.header).__name__} of {message.nbytes} bytes came for step {message.header.step}, and "
@@ -51,14 +53,14 @@ def held_with(message: Received, held_bytes: int, limit: int) -> int:
 
 @dataclass
 class Gathering:
-    """One round, as far as its messages have arrived."""
+    """One round, and the messages of it that have arrived."""
 
     announced: Received | None = None
     expected: dict[int, int] = field(default_factory=dict)
-    """announced pushers, and the fingerprint of what each brings"""
+    """Announced pushers, and the fingerprint of the rows that each sends."""
     pushes: dict[int, Received] = field(default_factory=dict)
     early: list[Received] = field(default_factory=list)
-    """pushes that came before the announcement, whoever sent them: which are right is known only then"""
+    """Pushes that came before the announcement, from anyone: which ones are valid is known only then."""
     pulls: list[Received] = field(default_factory=list)
 
     @property
@@ -86,7 +88,7 @@ class Rounds:
             )
 
     def announce(self, announced: Received) -> list[Received]:
-        """Takes the next round; returns the pushes that arrived before it, to be pushed again now that it is known."""
+        """Adds the next round; returns the pushes that arrived before it, to be pushed again now that it is known."""
         header: Announce = announced.header
         self.check_next(header)
         self._last = at = (header.step, header.phase)
@@ -99,7 +101,7 @@ class Rounds:
         return early
 
     def push(self, push: Received) -> None:
-        """Takes a push; one whose round is not announced yet is held until it is."""
+        """Adds a push; one whose round is not announced yet is held until it is."""
         header: Push = push.header
         at = (header.step, header.phase)
         gathering = self._waiting_for(at, "push")
@@ -119,7 +121,7 @@ class Rounds:
         return False
 
     def next_complete(self) -> Gathering | None:
-        """The oldest announced round if all its pushes are in. It counts as applied from now on."""
+        """The oldest announced round if all its pushes have arrived. It counts as applied from now on."""
         if not self._queue or not self._gathering[self._queue[0]].complete:
             return None
         self.applied = self._queue.popleft()
@@ -177,23 +179,23 @@ class Rounds:
 
 
 class Fence:
-    """Which generation is open, and who may say what in it."""
+    """Which generation is open, and which messages are allowed in it."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         self.generation = -1
         self.workers = 0
         self._opener = b""
-        """who opened the generation"""
+        """The sender that opened the generation."""
         self._broken: Exception | None = None
-        """why no round of the generation can be carried out any more, or yet"""
+        """Why no round of the generation can be carried out any more, or yet."""
 
     @property
     def opener(self) -> bytes:
         return self._opener
 
     def check(self, message: Received) -> None:
-        """Raises Fenced for a message of another run or an older generation, OutOfOrder for one that may not come."""
+        """Raises Fenced for a message of another run or an older generation, OutOfOrder for one that is not allowed."""
         header: Header = message.header
         if header.run != self.run or header.generation < self.generation:
             raise Fenced(
@@ -209,9 +211,9 @@ class Fence:
             )
 
     def is_news(self, message: Received) -> bool:
-        """Whether an Open begins a generation, and does not repeat one that is open.
+        """Whether an Open begins a new generation, instead of repeating the open one.
 
-        Raises Fenced if another dispatcher opened this generation already.
+        Raises Fenced if another dispatcher has already opened this generation.
         """
         header: Open = message.header
         if header.generation == self.generation and message.sender != self._opener:
@@ -223,7 +225,7 @@ class Fence:
         return header.generation > self.generation or is_tried_again
 
     def begin(self, message: Received) -> None:
-        """Older generations are refused from now on; rounds of this one are until ``let_in``."""
+        """Refuses older generations from now on, and rounds of this one until ``let_in``."""
         header: Open = message.header
         self.generation = header.generation
         self.workers = header.workers
@@ -234,7 +236,7 @@ class Fence:
         self._broken = None
 
     def break_off(self, error: Exception) -> None:
-        """Rounds are refused until another generation has begun."""
+        """Refuses rounds until another generation has begun."""
         self._broken = error
 
     def _check_open(self, header: Header) -> None:

@@ -1,17 +1,17 @@
-"""One shard: takes messages, changes rows, gives replies. It knows no sockets.
+"""One shard: takes messages, changes rows, gives replies. It uses no sockets.
 
 A round goes through these steps, and their order is the guarantee:
 
-1. its announcement creates new rows;
-2. every announced push is in, and every earlier round has been applied;
-3. owned rows are written, value and state;
-4. parts are kept;
-5. rows whose parts are complete are settled: summed in worker order, applied once;
-6. rows made up to date get the step that last changed them;
-7. a checkpoint that belongs to the round begins (ps/checkpoints/taker.py);
-8. pulls that waited for the round are answered.
+1. Its announcement creates new rows.
+2. Every announced push has arrived, and every earlier round has been applied.
+3. Owned rows are written, value and state.
+4. Parts are kept.
+5. Rows whose parts are complete are settled: summed in worker order, applied once.
+6. Updated rows get the step that last changed them.
+7. A checkpoint that belongs to the round begins (ps/checkpoints/taker.py).
+8. Pulls that waited for the round are answered.
 
-Dense weights have turns of their own (ps/dense/lane.py).
+Dense weights have separate turns (ps/dense/lane.py).
 
 A message that cannot be carried out changes nothing and is answered with Refused: each is checked as a whole before any
 state is touched. A round that cannot be applied breaks the generation: everything but the next Open is refused, because
@@ -98,7 +98,7 @@ class Shard:
         self.dense = model.empty_dense()
         self.checkpoints = checkpoints or CheckpointTaker(None)
         self.refused = refused or Refusals()
-        """messages not carried out"""
+        """Counts messages that were refused."""
         self._model = model
         self._terms = terms
         self._fence = Fence(run)
@@ -109,7 +109,7 @@ class Shard:
         self._buffers = ReplyBuffers(model.rows.float_dtype)
 
     def receive(self, message: Received) -> Iterator[Reply]:
-        """Carries out one message and yields every reply it makes possible; must be read to the end."""
+        """Carries out one message and yields every reply it makes possible; the iterator must be exhausted."""
         try:
             self._fence.check(message)
             yield from self._carry_out(message)
@@ -127,8 +127,13 @@ class Shard:
         step = message.header.step if isinstance(message.header, Header) else -1
         generation = message.header.generation if isinstance(message.header, Header) else -1
         reason = truncate_reason(f"{type(error).__name__}: {error}")
-        told: dict[str, Any] = {"generation": generation, "step": step, "reason": reason, "what": type(error).__name__}
-        return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **told))
+        fields: dict[str, Any] = {
+            "generation": generation,
+            "step": step,
+            "reason": reason,
+            "what": type(error).__name__,
+        }
+        return Reply(message.sender, Refused(run=self._fence.run, current=self._fence.generation, **fields))
 
     def _carry_out(self, message: Received) -> Iterator[Reply]:
         match message.header:
@@ -179,7 +184,7 @@ class Shard:
         yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
 
     def _go_back(self, checkpoint: int) -> None:
-        """Loads a checkpoint's model; if it cannot be read, keeps its own and refuses every round."""
+        """Loads a checkpoint's model; if it cannot be read, keeps the current one and refuses every round."""
         try:
             restored = restore(
                 storage=self.checkpoints.storage,
@@ -234,7 +239,7 @@ class Shard:
         self._rounds.push(message)
 
     def _push_dense(self, message: Received) -> bool:
-        """Returns whether it was taken; else it is held until its turn is announced."""
+        """Returns whether the message was used; otherwise it is held until its turn is announced."""
         header: PushDense = message.header
         is_taken = self._lane.push(message)
         if is_taken:
@@ -242,7 +247,7 @@ class Shard:
         return is_taken
 
     def _advance(self) -> Iterator[Reply]:
-        """Applies every round that is complete, in order."""
+        """Applies every complete round, in order."""
         while gathering := self._rounds.next_complete():
             try:
                 self._apply(gathering)
@@ -279,7 +284,9 @@ class Shard:
         self.store.stamp(announced.changed, announced.changed_steps)
 
     def _begin_checkpoint(self, gathering: Gathering) -> Iterator[Reply]:
-        """Begins the checkpoint that belongs to a round, now that it has been applied and the next one has not."""
+        """Begins the checkpoint that belongs to a round, after that round has been applied and
+        before the next one is.
+        """
         assert gathering.announced is not None
         header: Announce = gathering.announced.header
         if header.checkpoint:
@@ -300,7 +307,7 @@ class Shard:
         return reply
 
     def _answer_dense(self) -> Iterator[Reply]:
-        """Sends every piece of the dense weights that someone waits for and that is up to date."""
+        """Sends every piece of the dense weights that somebody waits for and that is up to date."""
         for message, piece in self._lane.answers():
             header: PullDense = message.header
             floats = self.dense.read(header.form, piece)
@@ -308,7 +315,7 @@ class Shard:
             buffer.array[: floats.size] = floats
             is_last = header.form == WHOLE or piece == self.dense.pieces - 1
             pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
-            told = self._header(
+            answer = self._header(
                 DensePiece,
                 message,
                 form=header.form,
@@ -318,7 +325,7 @@ class Shard:
                 pushed_seconds=pushed_seconds,
             )
             self._lines.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
-            yield Reply(message.sender, told, DenseArrays(floats=buffer.array[: floats.size]), buffer)
+            yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
 
     def _answer_peek(self, message: Received) -> Reply:
         arrays: PeekArrays = message.arrays
@@ -334,7 +341,7 @@ class Shard:
         return Reply(message.sender, header, self._lines.columns())
 
     def _rows(self, message: Received, wanted: PullArrays, steps: I64) -> Reply:
-        """Gathers into one buffer of the pool; checks first, because a buffer that is taken must be sent."""
+        """Gathers rows into a buffer of the pool; checks first, because a buffer that was taken must be sent."""
         self.store.check(wanted.full_numbers)
         self.store.check(wanted.value_numbers)
         if len(wanted.full_numbers) + len(wanted.value_numbers) > len(self.store):
@@ -363,7 +370,7 @@ class Shard:
 
 
 def check_announced(header: Announce, fingerprints: int, workers: int) -> None:
-    """Raises OutOfOrder for a round that no members of the generation could carry out."""
+    """Raises OutOfOrder for a round that the members of the generation cannot carry out."""
     pushers = header.pushers
     whole = header.dense_whole
     gradients = header.dense_gradients

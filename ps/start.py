@@ -1,8 +1,8 @@
 """Start values of rows, from (seed, key) alone: row numbering, shards and restarts do not change the model.
 
-A 64-bit hash of (seed, key, column) is cut into four 16-bit uniforms; their centred sum (Irwin–Hall of 4) is scaled to
-the wanted standard deviation. Up to that one multiplication everything is integer arithmetic, so values are equal on
-every machine. The wide column and SGD's absent state start at 0, Adagrad's accumulators at ``initial_accumulator``.
+A 64-bit hash of (seed, key, column) is split into four 16-bit uniforms; their centred sum (Irwin–Hall of 4) is scaled
+to the requested standard deviation. Up to that one multiplication everything is integer arithmetic, so values are equal
+on every machine. The wide column and SGD's absent state start at 0, Adagrad's accumulators at ``initial_accumulator``.
 
 Legend: K keys, W columns of a value, T of value and state.
 """
@@ -19,7 +19,7 @@ from ps.mixing import GAMMA, MASK, mix, mix_reference
 
 _CENTRE = 2 * 65535
 SUM_STD = math.sqrt((65536**2 - 1) / 3)
-"""of the sum of four uniforms over 0..65535"""
+"""Standard deviation of the sum of four uniforms over 0..65535."""
 
 
 @kernel
@@ -35,7 +35,7 @@ def _fill(seed: Any, keys_K: Any, dim: int, scale: float, rows_KT: Any) -> None:
 
 
 def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDArray[Any]:
-    """[value | state] of each key as it is before its first training."""
+    """[value | state] of each key before its first training."""
     shape = config.shape()
     rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
     rows_KT[:, shape.value :] = config.initial_accumulator

@@ -1,9 +1,9 @@
 """One shard's rows: value and optimizer state, key, and the step that last changed each row.
 
-Guarantees: a number, once given to a key, keeps it; rows never move in memory; a number that was never given out raises
-UnknownRow before anything is read or written.
+Guarantees: a number, once given to a key, keeps that key; rows never move in memory; a number that was never assigned
+raises UnknownRow before anything is read or written.
 
-Legend: K rows asked for, T columns of value and state, C chunks.
+Legend: K requested rows, T columns of value and state, C chunks.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from ps.errors import OutOfOrder, UnknownRow
 from ps.start import start_rows
 
 NEVER = -1
-"""the step of a row that still has its start value"""
+"""The step of a row that still has its start value."""
 
 
 @kernel
@@ -38,16 +38,16 @@ class Store:
         self._config = config
         self._seed = seed
         self.versions = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
-        """the step that last changed each row"""
+        """The step that last changed each row."""
         self.newest_C = np.empty(0, np.int64)
-        """the newest version of each chunk, or a newer one"""
+        """The newest version of each chunk, or a newer one."""
         self._keys = Chunks(chunk_rows, 1, np.uint64)
 
     def __len__(self) -> int:
         return self.rows.rows
 
     def create(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
-        """Gives the next free numbers to new keys. Raises OutOfOrder for a number that exists: its row is trained."""
+        """Assigns the next free numbers to new keys. Raises OutOfOrder for a number that exists: its row is trained."""
         expected = np.arange(len(self), len(self) + len(numbers_K))
         if not np.array_equal(numbers_K, expected):
             raise OutOfOrder(
@@ -65,21 +65,21 @@ class Store:
         versions_K: NDArray[np.int64],
         rows_KT: NDArray[Any],
     ) -> None:
-        """Puts rows as a checkpoint has them where ``reserve`` made room."""
+        """Loads rows of a checkpoint into the places that ``reserve`` made."""
         self.check(numbers_K)
         self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
         self.rows.scatter(numbers_K, rows_KT)
         self.stamp(numbers_K, versions_K)
 
     def reserve(self, length: int) -> None:
-        """Makes room for so many rows; what new ones hold is undefined."""
+        """Makes room for that many rows; the contents of new ones are undefined."""
         for table in (self.versions, self._keys, self.rows):
             table.grow(length)
         chunks = len(self.rows.addresses)
         self.newest_C = np.concatenate([self.newest_C, np.full(chunks - len(self.newest_C), NEVER)])
 
     def check(self, numbers_K: NDArray[np.int64], new: int = 0) -> None:
-        """Raises UnknownRow unless every number has been given out, or is one of so many that come next."""
+        """Raises UnknownRow unless every number has been assigned, or is one of the ``new`` numbers that come next."""
         known = len(self) + new
         if len(numbers_K) and (numbers_K.min() < 0 or numbers_K.max() >= known):
             unknown = numbers_K[(numbers_K < 0) | (numbers_K >= known)]
@@ -89,7 +89,7 @@ class Store:
             )
 
     def gather(self, numbers_K: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Copies rows: value and state if ``out`` is that wide, the value alone if it is narrower."""
+        """Copies rows: value and state if ``out`` is that wide, only the value if it is narrower."""
         self.check(numbers_K)
         self.rows.gather(numbers_K, out)
 

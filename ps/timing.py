@@ -1,20 +1,19 @@
-"""How fast a worker's link is, as far as one step can tell.
+"""Measures the speed of a worker's link, as far as one step allows.
 
-A pull's seconds are no measure of a link: the shard answers only when everybody's pushes are in. So the answer says how
-long it was held back, and the rest of the time belongs to the link: the question, which goes ahead of what is pushed,
-and the rows. Answers of several shards travel at once; time in which any of them was on its way counts once. An answer
-that was there before anyone waited for it says nothing.
+The duration of a pull does not measure the link, because the shard answers only when everybody's pushes have arrived.
+The answer therefore says how long it was held back; the remaining time belongs to the link: the request, which is sent
+ahead of pushed rows, and the rows. Answers of several shards travel at once; time in which any of them was on its way
+counts once. An answer that had arrived before anyone waited for it is not timed.
 
-Where pieces of a dense gradient go up while changed pieces come down, all of this is mixed up. But the shard sees how
-much later each of them arrives than the one before, and for that the sender's link alone is to blame: this counts, and
-nothing else in such a step.
+While pieces of a dense gradient go up and updated pieces come down, these times are mixed. But the shard sees how much
+later each piece arrives than the one before, which only the sender's link determines. In such a step only this is used.
 """
 
 from dataclasses import dataclass
 from time import perf_counter
 
 Asked = tuple[int, int]
-"""(phase, shard) of a pull"""
+"""(phase, shard) of a pull."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,14 @@ class LinkTimer:
         self._dense_bytes = 0
         self._dense_seconds = 0.0
         self._passed_bytes = 0
-        """of dense weights that came while an answer was on its way, on the same link"""
+        """Bytes of dense weights that arrived over the same link while an answer was on its way."""
 
     def asked(self, of: Asked, nbytes: int) -> None:
         """Notes a pull request."""
         self._asked[of] = Question(perf_counter(), nbytes)
 
     def answered(self, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
-        """Notes that a shard's rows are there, which it had held back for so many seconds."""
+        """Notes the arrival of a shard's rows, which it had held back for that many seconds."""
         now = perf_counter()
         question = self._asked.pop(of)
         passed_bytes, self._passed_bytes = self._passed_bytes, 0
@@ -60,7 +59,7 @@ class LinkTimer:
         self._dense_seconds += seconds
 
     def take_times(self) -> tuple[int, float]:
-        """Bytes and seconds of the transfers that were timed; starts anew."""
+        """Bytes and seconds of the timed transfers; resets them."""
         measured = self._nbytes, covered(self._travelled)
         if self._dense_bytes:
             measured = self._dense_bytes, self._dense_seconds
@@ -73,7 +72,7 @@ class LinkTimer:
 
 
 def covered(intervals: list[tuple[float, float]]) -> float:
-    """Seconds that lie in at least one of the intervals."""
+    """Seconds that are in at least one of the intervals."""
     total = 0.0
     until = float("-inf")
     for began, ended in sorted(intervals):

@@ -1,4 +1,4 @@
-"""What is answered about predictions and versions."""
+"""Answers about predictions and snapshots."""
 
 from pydantic import Field
 
@@ -6,58 +6,58 @@ from infra.web.answers import Answer, Body, Reason
 
 
 class VersionReading(Answer):
-    """A version of the model."""
+    """A snapshot of the model."""
 
     timeline: int
-    """how often steps had been decided anew before"""
+    """Number of times that steps had been discarded and decided again."""
     step: int
     checkpoint: int
 
 
 class Predictions(Answer):
-    """Click probabilities, in the order of the samples, all of one version."""
+    """Click probabilities, in the order of the samples, all from one snapshot."""
 
     probabilities: list[float]
     version: VersionReading
     age_seconds: float
-    """since the checkpoint of this version was taken"""
+    """Time since the checkpoint of this snapshot was taken."""
     ids: list[str] | None = None
-    """of the predictions, to go with their labels later; only where predictions are logged"""
+    """Ids of the predictions, to be sent with their labels later; only if predictions are logged."""
     unknown_fields: list[str] | None = None
-    """names of fields that the schema does not know, 20 at most, which had no effect; only where there are any"""
+    """Up to 20 names of fields that the schema does not know and that had no effect; only if there are any."""
 
 
 class SnapshotReading(Answer):
-    """A version that could be served."""
+    """A snapshot that could be served."""
 
     version: VersionReading
     at_seconds: float
-    """when its checkpoint was taken, since 1970"""
+    """When its checkpoint was taken, in seconds since 1970."""
     age_seconds: float
     rows: int
     reasons: list[str]
-    """to hold it back; none: it is good"""
+    """Reasons to hold it back; none: it is good."""
     is_released: bool
-    """whether a person has released it although it is held back"""
+    """Whether a person has released it although it is held back."""
     is_pinned: bool
     is_served: bool
-    """by the process that answers"""
+    """Whether the answering process serves it."""
 
 
 class CurrentSnapshot(Answer):
-    """What the process that answers serves, and what is wanted."""
+    """What the answering process serves, and what is requested."""
 
     snapshot: SnapshotReading
     previous: VersionReading | None
-    """what rollback goes back to"""
+    """The snapshot that a rollback would go back to."""
     failure: str
-    """why something newer, or what is pinned, is not served; empty: it is"""
+    """The reason, if a newer or the pinned snapshot is not served; otherwise empty."""
     bytes: int
-    """of both copies of the model"""
+    """Bytes of both copies of the model."""
 
 
 class ServingReadiness(Answer):
-    """Whether predictions are answered."""
+    """Whether predictions are available."""
 
     is_serving: bool
     database: bool
@@ -65,13 +65,13 @@ class ServingReadiness(Answer):
 
 
 class PinRequest(Body):
-    """Which version is to be served."""
+    """Which snapshot to serve."""
 
     checkpoint: int = Field(ge=1, lt=1 << 53)
     reason: Reason
 
 
 class ReasonRequest(Body):
-    """Why, for the record."""
+    """The reason, for the record."""
 
     reason: Reason

@@ -31,11 +31,8 @@ EARLIER_RELEASES = {
     "infra/run/settings.py": "takes the earlier settings, with a notice",
     "ps/checkpoints/served.py": "fields on disk",
     "ps/protocol.py": "fields on disk",
-    "ingest/codec": "truncates records",
-    "ingest/columns.py": "truncates lists",
     "ingest/kafka/letter_topic.py": "a header of the topic",
     "ingest/log": "truncates files",
-    "ingest/producing/poison.py": "truncates records",
 }
 """where the old word has to be, and why"""
 

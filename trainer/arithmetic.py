@@ -1,9 +1,9 @@
-"""What the bits of a worker's results depend on besides its orders and settings."""
+"""What the bits of a worker's results depend on, besides its orders and settings."""
 
 import torch
 
 MOST_CHARACTERS = 200
-"""that a message carries of it"""
+"""Most characters of it in a message."""
 
 
 def arithmetic_of(device: torch.device) -> str:

@@ -1,7 +1,7 @@
 """A worker's cache of rows: values in one tensor and optimizer state in another, addressed by slot.
 
-Which row lies in which slot, what is evicted and what is outdated is the dispatcher's knowledge; the cache only moves
-numbers between slots and messages. It takes no part in autograd.
+The dispatcher knows which row is in which slot, what is evicted and what is outdated; the cache only moves numbers
+between slots and messages. It takes no part in autograd.
 
 Legend: C slots, K rows of one transfer, W columns of a value, S of its state, T = W + S.
 """
@@ -25,7 +25,7 @@ class RowCache:
         self._device = device
 
     def take_full(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
-        """[value | state] of the slots, as a fresh array a message may keep."""
+        """[value | state] of the slots, as a fresh array that a message may keep."""
         index_K = self.index(slots_K)
         pair = (self.values_CW.index_select(0, index_K), self.state_CS.index_select(0, index_K))
         rows_KT: NDArray[Any] = torch.cat(pair, 1).cpu().numpy()
@@ -45,13 +45,13 @@ class RowCache:
         self.state_CS.index_copy_(0, index_K, tensor_KT[:, width:])
 
     def put_values(self, slots_K: NDArray[np.int32], values_KW: NDArray[Any]) -> None:
-        """Writes values into the slots and leaves their state as it is: nobody will use it."""
+        """Writes values into the slots and leaves their state unchanged: nobody will use it."""
         self.values_CW.index_copy_(0, self.index(slots_K), self.tensor(values_KW))
 
     def index(self, slots_K: NDArray[np.int32]) -> Tensor:
-        """Slots, or positions, as torch wants them."""
+        """Slots, or positions, in the form that torch requires."""
         return torch.from_numpy(slots_K.astype(np.int64)).to(self._device)
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """A received array on the cache's device, without a copy where torch can use it in place."""
+        """A received array on the cache's device, without a copy if torch can use it in place."""
         return torch.from_numpy(np.require(array, requirements="W")).to(self._device)

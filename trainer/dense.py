@@ -1,10 +1,10 @@
 """The dense weights of one worker and their optimizer, all in a few flat tensors.
 
-Weights and gradients of every layer are views into one tensor each: an all-reduce sends the gradients as they lie, the
-optimizer is one call, a newcomer gets everything in a handful of broadcasts. Each layer starts on a 64-byte boundary.
-Shards keep the same flat tensors, cut into one range per shard (ps/dense/range.py).
+Weights and gradients of every layer are views into one tensor each: an all-reduce sends the gradients as they are in
+memory, the optimizer is one call, and a newcomer gets everything in a handful of broadcasts. Each layer starts on a
+64-byte boundary. Shards keep the same flat tensors, split into one range per shard (ps/dense/range.py).
 
-On disk it is one safetensors file with, per weight, its value and its optimizer state, by name, and a checksum.
+On disk this is one safetensors file with, per weight, its value and its optimizer state, by name, and a checksum.
 """
 
 import os
@@ -29,7 +29,7 @@ from trainer.config import ModelConfig
 
 ALIGNED_FLOATS = 16
 CHECKSUM = "checksum"
-"""entry of the file's metadata"""
+"""Entry of the file's metadata."""
 
 
 class Sgd:
@@ -46,8 +46,9 @@ class Sgd:
 class Adam:
     """torch's fused Adam with torch's usual settings.
 
-    The kernel is called as torch.optim calls it: torch.optim itself first loads torch's compiler, which costs every
-    worker seconds. State is made now and not at the first step, so that it can be received before that.
+    The kernel is called directly, as torch.optim calls it: torch.optim itself would first load torch's compiler, which
+    costs every worker seconds. The state is created now and not at the first step, so that it can be received before
+    that.
     """
 
     def __init__(self, weights: Tensor, rate: float) -> None:
@@ -92,7 +93,7 @@ class Dense:
         self._optimizer = (Adam if config.dense_optimizer == "adam" else Sgd)(self.weights, config.dense_rate)
 
     def clear(self) -> None:
-        """Gradients of the next step are added to 0."""
+        """Resets the gradients to 0 for the next step."""
         self.gradients.zero_()
 
     def step(self) -> None:
@@ -100,7 +101,7 @@ class Dense:
         self._optimizer.step(self.weights, self.gradients)
 
     def tensors(self) -> list[Tensor]:
-        """Everything a newcomer needs, in an order that is the same on every worker."""
+        """Everything that a newcomer needs, in an order that is the same on every worker."""
         return [self.weights, *self._optimizer.state.values()]
 
     def ranges(self, form: int, shards: int) -> DenseRanges:
@@ -150,7 +151,7 @@ class Dense:
 
 
 def places_of(model: nn.Module) -> dict[str, slice]:
-    """Where each weight lies in the flat tensors."""
+    """The location of each weight in the flat tensors."""
     places = {}
     start = 0
     for name, weight in model.named_parameters():
@@ -160,7 +161,7 @@ def places_of(model: nn.Module) -> dict[str, slice]:
 
 
 def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
-    """Writes weights and optimizer state so that a reader sees all of the file or the one before it."""
+    """Writes weights and optimizer state atomically: a reader sees the whole new file or the one before it."""
     # Saved as numpy arrays: safetensors.torch would leave reference cycles for the garbage collector.
     tensors = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in dense.named()}
     metadata = {name: str(value) for name, value in about.items()}
@@ -177,7 +178,7 @@ def save_dense(path: Path, dense: Dense, about: Mapping[str, Any]) -> None:
 
 
 def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
-    """Of every name, shape and value; a safetensors file itself has none."""
+    """Checksum of every name, shape and value; a safetensors file itself has none."""
     total = crc32c(repr(sorted(metadata.items())).encode())
     for name, values in sorted(tensors.items()):
         total = crc32c(values.tobytes(), crc32c(f"{name} {values.dtype} {values.shape}".encode(), total))
@@ -185,7 +186,7 @@ def _checksum(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) 
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a file, unchanged since they were written."""
+    """The tensors of a file; raises an error if it changed after it was written."""
     try:
         with naming(path), safetensors.safe_open(path, framework="np") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is not a dict)

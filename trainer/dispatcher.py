@@ -1,7 +1,7 @@
-"""A worker's connection to the dispatcher, which is also the board on which workers tell each other addresses.
+"""A worker's connection to the dispatcher, through which workers also exchange addresses.
 
-A dispatcher that was started anew does not know this worker: after a short silence the worker offers itself again, and
-again until it is heard. A dispatcher that is away is waited for, up to a limit.
+A restarted dispatcher does not know this worker: after a short silence the worker offers itself again, until it is
+heard. If the dispatcher is unavailable, the worker waits for it, up to a limit.
 """
 
 import math
@@ -35,19 +35,19 @@ from ps.protocol import TAKEN
 from trainer.errors import DispatcherLost, Interrupted, Rejected, Removed, TurnedAway
 
 POLL_MILLISECONDS = 100
-"""how late a request to stop may be seen"""
+"""How late a request to stop may be noticed."""
 LINGER_MILLISECONDS = 1000
-"""how long a last message may keep an ending worker"""
+"""How long an ending worker waits for its last message to leave."""
 UNWELCOMED_SECONDS = 1.0
-"""how long a worker that asked to leave before it was welcomed waits for a Welcome on its way"""
+"""How long a worker that asked to leave before it was welcomed waits for a Welcome that is on its way."""
 QUIET_SECONDS = 2.0
-"""of silence after which the worker offers itself again"""
+"""Silence after which the worker offers itself again."""
 OF_NONE = -1
-"""generation of a message that belongs to none"""
+"""Generation of a message that belongs to none."""
 
 
 class Outgoing:
-    """Messages to the dispatcher, in order: one that cannot be sent is tried again, and later ones wait behind it."""
+    """Messages to the dispatcher, in order: one that cannot be sent is tried again, and later ones wait for it."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
@@ -78,7 +78,7 @@ class Dispatcher:
         curve: Curve | None = None,
         claim: NameClaim | None = None,
     ) -> None:
-        """identity: of this process, unlike that of any other; claim: to its name."""
+        """identity: unique to this process; claim: its claim to its name."""
         self._claim = claim or NameClaim()
         self._endpoint = endpoint
         self._name = name
@@ -87,13 +87,13 @@ class Dispatcher:
         self._step = 0
         self._number = 0
         self._over = 0
-        """the newest generation whose orders are passed over"""
+        """The newest generation whose orders are ignored."""
         self._kept: deque[tuple[Header, Any]] = deque()
-        """messages that have arrived and are not taken yet"""
+        """Messages that have arrived and are not handled yet."""
         self._offer: Join | None = None
         self._heard = self._offered = time.monotonic()
         self.aborted = -1
-        """the newest generation whose Abort has been answered"""
+        """The newest generation whose Abort has been answered."""
         self._receives = Codec(*FROM_DISPATCHER)
         options: SocketOptions = {zmq.ROUTING_ID: identity, zmq.LINGER: LINGER_MILLISECONDS}
         self._socket = (link or Link()).connect(context, endpoint, curve, options)
@@ -102,33 +102,35 @@ class Dispatcher:
     def join(
         self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
     ) -> None:
-        """Offers this worker; Welcome answers when a generation with it starts. device: its own for NCCL, if any."""
+        """Offers this worker; a Welcome follows when a generation with it starts. device: its own
+        GPU for NCCL, if any.
+        """
         offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
         at: dict[str, Any] = {"run": self._run, "generation": OF_NONE, "step": 0}
         self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, place=own_place(), **offered)
         self.send(self._offer)
 
     def give_up(self) -> None:
-        """Says that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
+        """Reports that this worker waited for others in vain, if it is a member; those it waited for are to blame."""
         if self._generation:
             self.send(GaveUp(**self._common(), worker=self._number))
 
     def pass_over(self) -> None:
-        """No more orders of this generation."""
+        """Ignores further orders of this generation."""
         self._over = self._generation
 
     def send(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        """Sends one message, behind those that could not be sent yet; never waits.
+        """Sends one message, after those that could not be sent yet; never waits.
 
-        What cannot be sent now is tried again whenever messages are looked for: until it can be, or the dispatcher has
-        been silent for too long.
+        A message that cannot be sent now is tried again whenever messages are read, until it is sent or the dispatcher
+        has been silent for too long.
         """
         self._outgoing.add(header, arrays)
 
     def messages(self, stop: Stop, silence_seconds: float) -> Iterator[tuple[Header, Any]]:
-        """What the dispatcher sends, up to and including Goodbye; asks to leave, once a generation, when it is to stop.
+        """The dispatcher's messages, up to and including Goodbye; asks to leave, once per generation, if it is to stop.
 
-        Abort and Admitted end a generation; each is confirmed when the next message is asked for.
+        Abort and Admitted end a generation; each is confirmed when the next message is requested.
 
         A worker that was never welcomed holds no rows, and the dispatcher may be gone, so it leaves by itself. It first
         waits for a Welcome that may be on its way, because the others of that generation would wait for it.
@@ -154,7 +156,7 @@ class Dispatcher:
                 return
 
     def check_interrupt(self) -> None:
-        """Raises Interrupted if the generation is over, whatever the worker is waiting for."""
+        """Raises Interrupted if the generation has ended, whatever the worker is waiting for."""
         self._take_in(0)
         self._offer_again()
         if any(self._interrupts(message) for message, _ in self._kept):
@@ -163,7 +165,7 @@ class Dispatcher:
             raise Interrupted(f"generation {self._generation} is over")
 
     def upcoming(self) -> tuple[Order, Any] | None:
-        """The next order if it has arrived; ``messages`` brings it, too."""
+        """The next order if it has arrived; ``messages`` returns it as well."""
         self._take_in(0)
         for message, arrays in self._kept:
             if isinstance(message, Order):
@@ -175,7 +177,7 @@ class Dispatcher:
         self.send(Post(**self._common(), worker=self._number, key=key, value=value))
 
     def next_post(self, timeout_seconds: float) -> tuple[str, bytes] | None:
-        """Waits for a post of this generation, or for its end; keeps every other message for later."""
+        """Waits for a post of this generation, or for its end; keeps all other messages for later."""
         deadline = time.monotonic() + timeout_seconds
         while not any(self._interrupts(message) for message, _ in self._kept):
             if (post := self._kept_post()) is not None:
@@ -188,7 +190,7 @@ class Dispatcher:
         self._socket.close()
 
     def _take_in(self, timeout_ms: int) -> bool:
-        """Takes in what has arrived, waiting so long for the first message; returns whether there was one."""
+        """Receives what has arrived, waiting that long for the first message; returns whether there was one."""
         self._outgoing.send()
         found = bool(self._socket.poll(timeout_ms))
         while self._socket.poll(0):
@@ -230,7 +232,7 @@ class Dispatcher:
         return isinstance(message, Goodbye) and current
 
     def _check_refusal(self, refused: Refused) -> None:
-        """Raises Rejected if this worker has no part in the run, NameTaken if another has its name for long."""
+        """Raises Rejected if this worker has no part in the run, NameTaken if another keeps its name for long."""
         reason = f"the dispatcher at {self._endpoint} refused worker {self._name!r}: {refused.reason}"
         if refused.what == TAKEN:
             self._claim.refuse(reason)
@@ -238,7 +240,7 @@ class Dispatcher:
             raise {Join.__name__: TurnedAway, REMOVED: Removed}.get(refused.what, Rejected)(reason)
 
     def _offer_again(self) -> None:
-        """After a silence: the dispatcher may be a new one."""
+        """Offers the worker again after a silence, because the dispatcher may be a new one."""
         now = time.monotonic()
         if self._offer is not None and now - max(self._heard, self._offered) > QUIET_SECONDS:
             self._offered = now
@@ -258,5 +260,5 @@ class Dispatcher:
 
 
 def _is_final(refused: Refused) -> bool:
-    """Whether no Welcome follows, as one does if what was refused belongs to a generation that is over."""
+    """Whether no Welcome follows. One does follow if the refused message belongs to an ended generation."""
     return refused.what != TAKEN and not 0 <= refused.generation < refused.current

@@ -16,11 +16,11 @@ class TrainerError(FreshetError):
 
 
 class DeviceMissing(TrainerError, ConfigError):
-    """The device asked for is not on this machine."""
+    """The requested device does not exist on this machine."""
 
 
 class PeersLost(TrainerError):
-    """The dense process group could not be formed, or one of its members went away."""
+    """The dense process group could not be formed, or one of its members was lost."""
 
 
 class DispatcherLost(TrainerError):
@@ -32,11 +32,11 @@ class Rejected(TrainerError):
 
 
 class TurnedAway(Rejected, ConfigError):
-    """The dispatcher refused to have this worker; started again, it would be refused again."""
+    """The dispatcher refused this worker, and would refuse it again after a restart."""
 
 
 class Removed(Rejected):
-    """An operator removed this worker from the run, now or before it was started again."""
+    """An operator removed this worker from the run, now or before it was restarted."""
 
 
 class Interrupted(TrainerError):

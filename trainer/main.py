@@ -1,17 +1,17 @@
-"""The worker process: joins the dispatcher, executes its orders, leaves when it is dismissed.
+"""The worker process: joins the dispatcher, executes its orders, leaves when it is released.
 
-Join → Admitted → Ready → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye asked for the
-dense weights. A Welcome names the shards. A second one is the next generation: an empty cache and, where workers sum
+Join → Admitted → Ready → (Welcome → Order → Report → Order → …)* → Goodbye, and Saved if the Goodbye requested the
+dense weights. A Welcome names the shards. A second one begins the next generation: an empty cache and, if workers sum
 dense gradients in a ring, a new process group with rank 0's dense weights. A dispatcher with other settings refuses the
 worker before it can do harm.
 
-If someone is lost, the dispatcher says Abort: the worker drops its order, whatever it is waiting for, answers Ready and
-waits for the next Welcome. A worker that waited for others in vain says so and waits, too. One that is stuck ends
-itself (trainer/watch.py).
+If a process is lost, the dispatcher sends Abort: the worker drops its order, whatever it is waiting for, answers Ready
+and waits for the next Welcome. A worker that waited for others in vain reports this and also waits. A worker that is
+stuck ends itself (trainer/watch.py).
 
 After a Welcome to a ring, and before anything else of that generation, the worker exchanges Posts with the other
-members through the dispatcher, to form the process group. A request to stop makes the worker ask to leave and go on
-with its orders until the dispatcher, having flushed everyone, says goodbye: nothing it trained is lost.
+members through the dispatcher, to form the process group. When it is asked to stop, the worker asks to leave and
+continues with its orders until the dispatcher has flushed everyone and says goodbye: nothing that it trained is lost.
 
 A crash after any line costs the steps since the last checkpoint: a worker owns nothing that survives.
 """
@@ -52,7 +52,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
     log = structlog.get_logger().bind(worker=job.name)
     if job.trainer.threads:
         torch.set_num_threads(job.trainer.threads)
-    with ExitStack() as resources:  # ends in reverse: process group, sockets, link, context
+    with ExitStack() as resources:  # closes in reverse: process group, sockets, link, context
         context = resources.enter_context(zmq.Context())
         resources.enter_context(closing(job.link))
         client = resources.enter_context(closing(shard_client(context, job)))
@@ -112,7 +112,7 @@ def obey(worker: Worker, dispatcher: Dispatcher, order: Order, arrays: Any, mete
 
 
 def shard_client(context: "zmq.Context[zmq.Socket[bytes]]", job: WorkerJob) -> ShardClient:
-    """Connected to nobody: each Welcome names the shards."""
+    """A client that is connected to nobody yet: each Welcome names the shards."""
     timeout = job.trainer.pull_timeout_seconds
     return ShardClient(context, (), job.rows, job.run, job.link, job.curve, timeout)
 
@@ -140,7 +140,7 @@ def rendezvous_of(job: WorkerJob, board: Dispatcher) -> Rendezvous:
 
 @contextmanager
 def interruptible(dispatcher: Dispatcher) -> Iterator[None]:
-    """Inside, a generation may end before its time: what is left of it is passed over."""
+    """Inside, a generation may end early: what is left of it is ignored."""
     log = structlog.get_logger()
     try:
         yield
@@ -160,7 +160,7 @@ def host_of(endpoint: str) -> str:
 
 
 def observe(meter: Meter | None, seconds: PhaseSeconds) -> None:
-    """Adds the phases that a round had to the process's metrics."""
+    """Adds the phases of a round to the metrics of the process."""
     if meter is not None:
         for phase, spent in seconds.by_phase().items():
             if spent:

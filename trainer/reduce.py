@@ -1,14 +1,15 @@
-"""The ring: the dense process group of one generation sums gradients over all workers, and hands out rank 0's weights.
+"""The ring: the dense process group of one generation sums gradients over all workers, and distributes rank 0's
+weights.
 
-It is made of torch.distributed's own parts (Gloo, NCCL) held as objects and not as global state: a process can leave
-one group and enter the next, and several workers can live in one process in tests. The workers of a generation tell
-each other their addresses through the dispatcher, over the connections they have already, with keys where keys are on;
-keys of values carry run and generation, so groups never mix.
+It consists of torch.distributed's own parts (Gloo, NCCL) held as objects and not as global state: a process can leave
+one group and enter the next, and tests can run several workers in one process. The workers of a generation exchange
+their addresses through the dispatcher, over their existing connections, which are encrypted if keys are in use; keys of
+values contain run and generation, so groups never mix.
 
-Neither Gloo (as torch's wheels are built, without TLS) nor NCCL encrypts or asks who connects. So where keys are on, a
-group of several workers needs trainer.unencrypted_reduce. Addresses are never looked up from the machine's host name:
-each worker listens on the interface that faces the others.
-All ranks get the same bits, and the same bits every time: both transports sum each element once, in a fixed order.
+Neither Gloo (as torch's wheels are built, without TLS) nor NCCL encrypts or authenticates connections. If keys are in
+use, a group of several workers therefore needs trainer.unencrypted_reduce. Addresses are never looked up from the
+machine's host name: each worker listens on the interface that faces the others. All ranks get the same bits, and the
+same bits every time: both transports sum each element once, in a fixed order.
 """
 
 import os
@@ -29,7 +30,7 @@ from dispatch.protocol import unencrypted
 from infra.base.errors import ConfigError
 from trainer.errors import PeersLost
 
-dist: Any = torch.distributed  # its type stubs leave out most of what it has
+dist: Any = torch.distributed  # its type stubs lack most of its contents
 
 # torch's flight recorder notes every collective of the process, with its Python stack, for a dump that nobody here asks
 # for. torch 2.10 to at least 2.11 fills its table of groups without a lock: when two groups of one process begin at the
@@ -39,11 +40,11 @@ os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
 
 Transport = Literal["auto", "gloo", "nccl"]
 TRANSPORTS: dict[Reduce, Transport] = {"auto": "auto", "hub": "auto", "ring": "auto", "gloo": "gloo", "nccl": "nccl"}
-"""of a ring, if there is one, by the setting"""
+"""Transport of a ring, if there is one, by the setting."""
 
 
 class Board(Protocol):
-    """Where the workers of a generation post what the others must know. A post reaches every other worker once."""
+    """A board through which the workers of a generation exchange posts. A post reaches every other worker once."""
 
     def post(self, key: str, value: bytes) -> None:
         """Posts something to all others."""
@@ -53,10 +54,10 @@ class Board(Protocol):
 
 
 class BoardStore(dist.Store):  # type: ignore[misc]  # torch's own classes are untyped here
-    """The part of torch's store that process groups use, over a board: nothing listens anywhere.
+    """The part of torch's store that process groups use, on top of a board: it opens no listening socket.
 
-    Only the thread that made it posts and waits for posts. torch's background threads (NCCL has some) get what has
-    arrived so far, and what they set stays here.
+    Only the thread that created it posts and waits for posts. torch's background threads (NCCL has some) see what has
+    arrived so far, and values that they set stay local.
     """
 
     def __init__(self, board: Board, names: Sequence[str], timeout: timedelta) -> None:
@@ -90,7 +91,7 @@ class BoardStore(dist.Store):  # type: ignore[misc]  # torch's own classes are u
             self._values[post[0]] = post[1]
 
     def _missing(self, keys: Sequence[str], limit: float) -> str:
-        """Keys end in the number of the worker that posts them."""
+        """Names the workers whose posts are missing: keys end in the number of the worker that posts them."""
         numbers = sorted({int(end) for key in keys if (end := key.rpartition("/")[2]).isdecimal()})
         whose = [self._names[number] if number < len(self._names) else str(number) for number in numbers]
         return (
@@ -105,17 +106,17 @@ class Rendezvous:
 
     board: Board
     host: str
-    """address of this machine that faces the others"""
+    """Address of this machine that faces the others."""
     timeout: timedelta
     may_sum: bool = True
-    """whether it may take part in sums at all: keys are off, or the settings allow sums without them"""
+    """Whether it may take part in sums at all: keys are not in use, or the settings allow unencrypted sums."""
 
 
 class DenseGroup(Protocol):
-    """What a step needs of the other workers."""
+    """What a step needs from the other workers."""
 
     def start_sum(self, gradients: Tensor) -> Callable[[], None]:
-        """Starts adding up the gradients of all workers, in place; call the result to wait for the end."""
+        """Starts summing the gradients of all workers, in place; call the result to wait for the end."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Overwrites the tensors with rank 0's."""
@@ -141,7 +142,7 @@ class PeerGroup:
     """A generation of several workers, over Gloo or NCCL. Gloo gets CUDA tensors through the host's memory."""
 
     def __init__(self, backend: Any, store: BoardStore, on_host: bool) -> None:
-        """store: that of the backend, which does not keep a Python object alive."""
+        """store: the backend's store, kept here because the backend does not keep a Python object alive."""
         self._backend = backend
         self._store: BoardStore | None = store
         self._on_host = on_host
@@ -167,7 +168,7 @@ class PeerGroup:
             tensor.copy_(staged.view_as(tensor))
 
     def close(self) -> None:
-        """Ends and drops the backend here: its threads must not be left for the garbage collector to end."""
+        """Ends and drops the backend here: its threads must not be left to the garbage collector."""
         if self._backend is not None:
             with suppress(RuntimeError):
                 self._backend.shutdown()
@@ -177,7 +178,7 @@ class PeerGroup:
 def form_group(
     rendezvous: Rendezvous, name: str, rank: int, names: Sequence[str], device: torch.device, transport: Transport
 ) -> DenseGroup:
-    """Meets the other workers; names are those of all by rank, and ``name`` is one that no other group has."""
+    """Meets the other workers; names: of all workers by rank; ``name``: unique to this group."""
     size = len(names)
     if size == 1:
         return AloneGroup()
@@ -196,7 +197,7 @@ def form_group(
 
 
 def address_facing(host: str) -> str:
-    """This machine's address on its way to a host; sends nothing, and looks up no name if given an IP address."""
+    """This machine's address on the route to a host; sends nothing, and looks up no name if given an IP address."""
     family = _family(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -210,7 +211,7 @@ def address_facing(host: str) -> str:
 
 
 def nccl_device(device: torch.device) -> str:
-    """The name of the GPU that NCCL can use, the same in every process that has it; empty if there is none."""
+    """The name of the GPU that NCCL can use, the same in every process that uses it; empty if there is none."""
     is_usable = device.type == "cuda" and dist.is_nccl_available()
     return str(torch.cuda.get_device_properties(device).uuid) if is_usable else ""
 
@@ -230,7 +231,7 @@ def _nccl(shared: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _choose(shared: Any, rank: int, size: int, device: torch.device) -> Transport:
-    """NCCL when every worker has a GPU of its own (it refuses to share one), else Gloo; all ranks choose alike."""
+    """NCCL if every worker has a GPU of its own (NCCL refuses to share one), otherwise Gloo; all ranks choose alike."""
     shared.set(f"device/{rank}", nccl_device(device))
     devices = [shared.get(f"device/{other}").decode() for other in range(size)]
     return "nccl" if "" not in devices and len(set(devices)) == size else "gloo"

@@ -3,7 +3,7 @@
 It shares the models, start values and formulas with the workers and nothing of their machinery (no cache, no slots, no
 messages, no flat weights): what n workers compute must equal this, and one worker must not be much slower.
 
-Legend: B samples, F keys a sample, N dense inputs, R rows known, U rows of a batch, K new rows, D embedding columns,
+Legend: B samples, F keys per sample, N dense inputs, R known rows, U rows of a batch, K new rows, D embedding columns,
 W columns of a value, S of its state.
 """
 
@@ -25,7 +25,7 @@ SMALLEST_TABLE = 1024
 
 
 class Numbering:
-    """Row numbers by first occurrence."""
+    """Row numbers, assigned by first occurrence."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
@@ -34,7 +34,7 @@ class Numbering:
         return len(self._rows)
 
     def number(self, keys_BF: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """The row of each key, and the keys that are new, in the order of the rows they got."""
+        """The row of each key, and the new keys, in the order of the rows they got."""
         keys_U, first_U, inverse = np.unique(keys_BF, return_index=True, return_inverse=True)
         rows_U = np.array([self._rows.get(key, -1) for key in keys_U.tolist()], np.int64)
         new_U = np.flatnonzero(rows_U < 0)

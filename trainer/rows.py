@@ -1,13 +1,13 @@
 """The sparse optimizers on tensors: how one gradient each changes many rows, in place.
 
-The same formulas as the PS's own, so that it does not matter where a row is trained. Gradients are those of
-the mean loss of the whole batch; with g the gradient of an embedding column:
+The formulas are those of the parameter server, so it does not matter where a row is trained. Gradients are those of the
+mean loss of the whole batch; with g the gradient of an embedding column:
 
-* sgd              v -= rate·g
-* adagrad          G += g²; v -= rate·g / (√G + eps), one G a column
-* rowwise_adagrad  G += mean of g²; v -= rate·g / (√G + eps), one G a row
+* sgd: v -= rate·g
+* adagrad: G += g²; v -= rate·g / (√G + eps), one G per column
+* rowwise_adagrad: G += mean of g²; v -= rate·g / (√G + eps), one G per row
 
-The wide column does the same with ``wide_rate`` and, in both Adagrads, a G of its own (the last of the state).
+The wide column does the same with ``wide_rate`` and, in both Adagrads, a separate G (the last of the state).
 
 Legend: K rows, D embedding columns, W columns of a value, S of the state.
 """
@@ -19,7 +19,7 @@ from ps.config import RowConfig
 
 
 class RowOptimizer:
-    """Applies a run's sparse optimizer to rows taken out of a cache or a table."""
+    """Applies a run's sparse optimizer to rows copied from a cache or a table."""
 
     def __init__(self, config: RowConfig, device: torch.device) -> None:
         rates = [config.rate] * config.dim + [config.wide_rate] * int(config.wide)
@@ -29,7 +29,7 @@ class RowOptimizer:
         self._rates_W = torch.tensor(rates, dtype=float_type(config), device=device)
 
     def update_(self, values_KW: Tensor, state_KS: Tensor, gradients_KW: Tensor) -> None:
-        """Changes values and state in place by one gradient a row."""
+        """Changes values and state in place by one gradient per row."""
         scaled_KW = gradients_KW * self._rates_W
         if self._name == "sgd":
             values_KW.sub_(scaled_KW)
@@ -56,9 +56,9 @@ def float_type(config: RowConfig) -> torch.dtype:
 
 
 def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:
-    """values[positions], with a gradient that is summed in the same order every time.
+    """values[positions], with a gradient that is always summed in the same order.
 
-    On the CPU ``index_select`` sums its gradient in the order of the positions and is the faster one; on CUDA it adds
+    On the CPU ``index_select`` sums its gradient in the order of the positions and is faster; on CUDA it adds
     atomically, in any order, while ``embedding`` sorts first.
     """
     if values_KW.is_cuda:

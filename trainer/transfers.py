@@ -1,18 +1,18 @@
-"""What moves between the shards and one worker, while the worker does something else.
+"""Moves rows and dense weights between the shards and one worker, while the worker does something else.
 
-Of every step, in this order:
+For every step, in this order:
 
-1. early     as soon as the order is known, even while the step before computes: rows that the step before does not
-             train are asked for, and the dense weights, which come piece by piece as they change; and such rows leave
-             their slots for the PS, those that only make room last
-2. late      once the step before has given its rows their values: the other rows are asked for, and the others leave
-3. finish    rows enter the slots that the plan names, and dense weights their place, each answer as it arrives
-4. gradient  of the dense weights, as soon as the worker has it
+  1. early     as soon as the order is known, even while the step before computes: requests the rows that the step
+               before does not train, and the dense weights, which come piece by piece as they are updated; and pushes
+               such rows out of their slots, those that only make room last
+  2. late      once the step before has updated its rows: requests the other rows, and pushes the others
+  3. finish    rows enter the slots that the plan names, and dense weights their place, each answer as it arrives
+  4. gradient  of the dense weights, as soon as the worker has it
 
-What is asked for goes ahead of what is pushed, on the same connection: an answer waits for the pushes that it depends
-on, and not for bytes that happen to be in front of the question. A row enters its slot only in 3, when whatever the
-slot held before has left in 1 or 2. So early transfers need no thread and no lock: ZeroMQ's threads move the bytes, and
-the cache changes between two steps only.
+Requests are sent ahead of pushes on the same connection: an answer waits for the pushes that it depends on, and not for
+bytes that happen to be queued before the request. A row enters its slot only in 3, when the previous row of the slot
+has left in 1 or 2. Early transfers therefore need no thread and no lock: ZeroMQ's threads move the bytes, and the cache
+changes only between two steps.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from trainer.dense import Dense
 
 @dataclass
 class Moved:
-    """Bytes of one order."""
+    """Bytes moved for one order."""
 
     rows_up: int = 0
     rows_down: int = 0
@@ -44,14 +44,14 @@ class Transfers:
         self._cache = cache
         self._dense = dense
         self._early_step = -1
-        """the last step whose early transfers have begun"""
+        """The last step whose early transfers have begun."""
         self._early_bytes = 0
-        """that they pushed"""
+        """Bytes that they pushed."""
         self.moved = Moved()
-        """of the last order begun"""
+        """Bytes moved for the last order begun."""
 
     def begin_early(self, order: Order, work: OrderArrays) -> None:
-        """1, unless it has been done."""
+        """Does 1, unless it has been done."""
         if order.phase == TRAIN and order.step != self._early_step:
             self._early_step = order.step
             early = order.early
@@ -64,7 +64,7 @@ class Transfers:
             self._early_bytes = pushed + self._push(order.step, EVICT, slice(owned, None), slice(parts, None), work)
 
     def begin_late(self, order: Order, work: OrderArrays) -> None:
-        """2, and 1 unless it has been done."""
+        """Does 2, and 1 unless it has been done."""
         self.begin_early(order, work)
         step = order.step
         phase = order.phase
@@ -79,7 +79,7 @@ class Transfers:
         self.moved.rows_up += self._push(step, phase, owned, parts, work)
 
     def finish(self, order: Order, work: OrderArrays) -> None:
-        """3."""
+        """Does 3."""
         reach("waiting_for_pull", order.step)
         for answer in self._client.answers(order.step):
             if isinstance(answer, Pulled):
@@ -93,12 +93,12 @@ class Transfers:
         reach("after_pull", order.step)
 
     def push_gradient(self, order: Order) -> None:
-        """4."""
+        """Does 4."""
         gradient = self._dense.ranges(BARE, self._client.shards)
         self.moved.dense_up += self._client.push_dense(order.step, order.phase, gradient)
 
     def _push(self, step: int, phase: int, owned: slice, parts: slice, work: OrderArrays) -> int:
-        """Pushes a part of the rows to push; returns the bytes."""
+        """Pushes some of the rows to push; returns the bytes."""
         owned_KT = self._cache.take_full(work.owned_slots[owned])
         part_KW = self._cache.take_values(work.part_slots[parts])
         return self._client.push(step, phase, work.owned_rows[owned], owned_KT, work.part_rows[parts], part_KW)

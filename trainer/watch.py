@@ -1,7 +1,7 @@
-"""Ends a worker that cannot abort: one that is inside a call that nothing interrupts, as a sum over a ring may be.
+"""Ends a worker that cannot abort because it is inside a call that cannot be interrupted, such as a sum over a ring.
 
-A thread with a connection of its own hears the dispatcher's Abort whatever the worker is doing. A worker that has not
-answered it in time ends itself, and is started anew: it owns nothing that would be lost.
+A thread with a separate connection receives the dispatcher's Abort whatever the worker is doing. If the worker has not
+answered it in time, the process exits and is restarted: it owns nothing that would be lost.
 """
 
 import threading
@@ -17,13 +17,13 @@ from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER, Abort, Watch
 from infra.base.wire import Codec, Curve, connected, receive, send
 
 WATCH_SECONDS = 1.0
-"""between two messages by which a dispatcher knows the connection"""
+"""Time between two messages by which a dispatcher knows the connection."""
 ABORT_SECONDS = 2.0
-"""how long the worker may take to answer"""
+"""How long the worker may take to answer."""
 
 
 class AbortWatch:
-    """Hears Abort on a thread of its own; ``end`` is called if the worker does not answer one."""
+    """Receives Abort on a separate thread; ``end`` is called if the worker does not answer one."""
 
     def __init__(
         self,
@@ -53,11 +53,13 @@ class AbortWatch:
 
     def _run(self) -> None:
         asked: tuple[int, float] | None = None
-        told = 0.0
+        sent_at = 0.0
         while not self._is_over:
-            if time.monotonic() - told > WATCH_SECONDS:
-                told = time.monotonic()
-                send(self._socket, self._sends, self._watched)  # if it was not sent, the next one may be
+            if time.monotonic() - sent_at > WATCH_SECONDS:
+                sent_at = time.monotonic()
+                send(
+                    self._socket, self._sends, self._watched
+                )  # a message that cannot be sent is not repeated: the next one follows soon
             if self._socket.poll(100):
                 message: Any = receive(self._socket, self._receives)[0]
                 if isinstance(message, Abort) and message.run == self._watched.run:
@@ -65,6 +67,6 @@ class AbortWatch:
             if asked is not None and self._answered() >= asked[0]:
                 asked = None
             if asked is not None and time.monotonic() - asked[1] > ABORT_SECONDS:
-                structlog.get_logger().error("did not abort in time; ends to be started anew", generation=asked[0])
+                structlog.get_logger().error("did not abort in time; exits to be restarted", generation=asked[0])
                 self._end()
                 return

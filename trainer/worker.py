@@ -1,24 +1,24 @@
-"""One worker: a cache of rows, a dense replica, and the steps it is ordered to take.
+"""One worker: a cache of rows, a dense replica, and the steps that it is ordered to take.
 
 For every order, in this order:
 
-1. push      rows the plan names leave their slots for the PS
-2. pull      missing or outdated rows arrive in the slots the plan names, and dense weights, each shard's as soon as it
-             answers; of the next order, should it be there, 1 and 2 then begin as far as this step does not matter to
-             them (trainer/transfers.py)
-3. forward   logits of the micro-batch with the weights as they are: the prequential predictions
-4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
-5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 goes on) and
-             the dense weights change; alone: the dense weights change; else the gradient leaves for the shards
-6. rows      used by this worker alone: the optimizer is applied in the cache; shared ones: the slot's value, which
-             everybody must pull anew, is overwritten with this worker's part of the gradient; replicated ones: the
-             optimizer is applied to the sum, which has the same bits everywhere, so replicas stay equal
-7. report    logits, seconds of each phase, bytes in each direction
+  1. push      rows that the plan names leave their slots for the PS
+  2. pull      missing or outdated rows arrive in the slots that the plan names, and dense weights, each shard's as soon
+               as it answers; if the next order is known, 1 and 2 of it then begin for rows that do not depend on this
+               step (trainer/transfers.py)
+  3. forward   logits of the micro-batch with the current weights: the prequential predictions
+  4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
+  5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 runs) and
+               the dense weights change; alone: the dense weights change; otherwise the gradient is sent to the shards
+  6. rows      used by this worker alone: the optimizer is applied in the cache; shared rows: the slot's value, which
+               everybody must pull again, is overwritten with this worker's part of the gradient; replicated rows: the
+               optimizer is applied to the sum, which has the same bits everywhere, so replicas stay equal
+  7. report    logits, seconds of each phase, bytes in each direction
 
 A FLUSH is 1 and 7 only. A worker without samples in a step still takes part in a ring, and its replicas in 6; with the
 hub it moves nothing dense, and gets no order if it has no row to push or pull either. Nothing here survives a crash.
 
-Legend: b samples of the micro-batch, F keys a sample, N dense inputs, U rows it uses, A of them used by nobody else,
+Legend: b samples of the micro-batch, F keys per sample, N dense inputs, U rows it uses, A of them used by nobody else,
 R replicated ones that anyone uses, D embedding columns, W columns of a value.
 """
 
@@ -55,12 +55,12 @@ def _nothing() -> None:
 
 
 Upcoming = Callable[[], tuple[Order, OrderArrays] | None]
-"""the next order if it has arrived, which stays where it is"""
+"""Returns the next order if it has arrived, without removing it."""
 
 
 @dataclass
 class Gathered:
-    """The rows one micro-batch uses: a copy out of the cache, and the leaves its gradients arrive at."""
+    """The rows that one micro-batch uses: a copy from the cache, and the leaf tensors that receive its gradients."""
 
     slots_U: Tensor
     values_UW: Tensor
@@ -98,8 +98,9 @@ class Worker:
         self._transfers = Transfers(client, self.cache, self.dense)
 
     def begin(self, welcome: Welcome) -> None:
-        """Enters a generation, with an empty cache unless it keeps the one it has; in a ring, with a new process group
-        and rank 0's dense weights."""
+        """Enters a generation, with an empty cache unless it keeps its own; in a ring, with a new process group and
+        rank 0's dense weights.
+        """
         self.close()
         self._number = welcome.worker
         self._workers = len(welcome.names)
@@ -120,7 +121,9 @@ class Worker:
         self._group.broadcast(self.dense.tensors())
 
     def execute(self, order: Order, work: OrderArrays, upcoming: Upcoming = _nothing) -> tuple[Report, ReportArrays]:
-        """Carries out one order and returns its report with the logits; upcoming: the next order if it is there."""
+        """Carries out one order and returns its report with the logits; upcoming: returns the next order if it has
+        arrived.
+        """
         watch = Stopwatch()
         if order.phase != TRAIN:
             reach("checkpoint_flush", order.step)
@@ -163,7 +166,7 @@ class Worker:
         self._group = AloneGroup()
 
     def _start_values(self) -> Dense:
-        """Dense weights as a run begins with them, and no optimizer state."""
+        """The dense weights that a run begins with, without optimizer state."""
         job = self._job
         self.model = build_model(
             config=job.model,
@@ -206,18 +209,19 @@ class Worker:
         return logits
 
     def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch") -> None:
-        """Begins the early transfers of the next order, if it is there and of the next step.
+        """Begins the early transfers of the next order, if it has arrived and belongs to the next step.
 
-        Of a later step rows may be early that this one trains: only those of the step right before it are late.
+        In the order of a later step, rows that this step trains may be early: only rows of the step right before it are
+        late.
         """
         if (following := upcoming()) is not None and following[0].step == order.step + 1:
             self._transfers.begin_early(*following)
         watch.lap("push")
 
     def _start_dense(self, order: Order) -> Callable[[], None]:
-        """Starts summing dense gradients over all workers; the result waits for it and changes the weights.
+        """Starts summing dense gradients over all workers; the result waits for the sum and changes the weights.
 
-        With the hub the gradient of one of several workers leaves for the shards, and they change the weights.
+        With the hub, one of several workers sends its gradient to the shards, and they change the weights.
         """
         if order.owes_gradient:
             self._transfers.push_gradient(order)
@@ -241,7 +245,7 @@ class Worker:
 
     def _forward(self, order: Order, work: OrderArrays, gathered: Gathered) -> Tensor:
         positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
-        # a copy: kernels promise equal bits for equally aligned memory alone, and a message begins anywhere
+        # a copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere
         dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
         wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
         return self.model(look_up(gathered.embeddings_UD, positions_bF), wide_bF, dense_bN)
@@ -252,7 +256,7 @@ class Worker:
         torch.autograd.backward(summed / order.batch)
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:
-        """Rows of this worker change while the gradients of replicated ones are being summed; then those do."""
+        """Updates rows of this worker while the gradients of replicated rows are being summed; then updates those."""
         gradients_UW = gathered.gradients_UW() if order.samples else torch.zeros_like(gathered.values_UW)
         ordinary = len(gradients_UW) - order.replicated
         summed_RW = gradients_UW[ordinary:].contiguous()
@@ -282,14 +286,16 @@ class Worker:
         self.cache.state_CS.index_copy_(0, slots_R, state_RS)
 
     def _start_row_sum(self, order: Order, gradients_RW: Tensor) -> Callable[[], None]:
-        """Starts summing the gradients of replicated rows over all workers; a shaped link takes the time it needs."""
+        """Starts summing the gradients of replicated rows over all workers; a shaped link takes the
+        time that it needs.
+        """
         if not order.replicated:
             return _nothing
         self._link.exchange(self._reduced_bytes(order))
         return self._group.start_sum(gradients_RW)
 
     def _ring_bytes(self, order: Order) -> int:
-        """Sent to sum dense gradients in a ring; as many come back."""
+        """Bytes sent to sum dense gradients in a ring; as many come back."""
         if self._uses_hub or not order.batch:
             return 0
         return ring_moved(self._workers, self.dense.gradients.numel() * self.dense.gradients.element_size())
@@ -318,7 +324,7 @@ class Stopwatch:
 
 
 def choose_device(config: TrainerConfig) -> torch.device:
-    """The device of the settings; auto takes CUDA where there is one."""
+    """The device of the settings; auto uses CUDA if there is a GPU."""
     there = torch.cuda.is_available()
     if config.device == "cuda" and not there:
         raise DeviceMissing(

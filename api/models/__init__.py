@@ -1,1 +1,1 @@
-"""What requests and answers of the control plane look like; nothing that asks or computes."""
+"""The schemas of requests and answers of the control plane; nothing that asks or computes."""

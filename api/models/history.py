@@ -1,4 +1,4 @@
-"""What happened in a run, who changed what, and events that are handed in."""
+"""The history of a run, the audit trail, and events sent over REST."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from infra.web.events import RejectedEvent
 
 
 class StepsPoint(Answer):
-    """Some steps that follow each other."""
+    """Some consecutive steps."""
 
     first_step: int
     last_step: int
@@ -17,7 +17,7 @@ class StepsPoint(Answer):
     samples: int
     clicks: int
     loss: float | None
-    """mean logloss of a sample; null if a prediction was not finite"""
+    """Mean logloss per sample; null if a prediction was not finite."""
     seconds: float
     decide_seconds: float
     moved_bytes: int
@@ -45,7 +45,7 @@ class CheckpointReading(Answer):
     step: int
     samples: int
     positions: dict[str, Any]
-    """of the stream, by partition"""
+    """Positions in the stream, by partition."""
     state: Literal["begun", "taken", "void"]
     at: float | None
     version: int
@@ -77,7 +77,7 @@ class AuditReading(Answer):
 
 
 class WrittenEvents(Answer):
-    """What became of the events of a request; those that were accepted are durable."""
+    """The result for the events of a request; accepted events are durable."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"accepted": 99, "rejected": [{"index": 7, "reason": "label: 2"}]}]}
@@ -88,11 +88,11 @@ class WrittenEvents(Answer):
 
 
 class Readiness(Answer):
-    """Whether the API can do all that it is for."""
+    """Whether the API is fully functional."""
 
     database: bool
     runs: int
-    """that are followed"""
+    """Number of runs that are followed."""
 
 
 class MetricsTarget(Answer):

@@ -1,4 +1,4 @@
-"""Runs, what may be changed about them, and what became of a change."""
+"""Runs, what may be changed about them, and the results of changes."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -16,15 +16,16 @@ from infra.web.answers import Answer, Body, Reason
 
 
 class SharesReading(Answer):
-    """Bounds of one worker's part of a batch, in equal shares of it."""
+    """Bounds of one worker's part of a batch, in equal shares."""
 
     least: float
     largest: float
 
 
 CommandValue = SharesReading | float | bool | str | None
-"""alpha: a number, or auto; policy: as it is written; deadline: whether there is one; skip_above: events, or none;
-link: Gbit/s"""
+"""The value of a command. alpha: a number, or auto; policy: as in dispatch.policy; deadline: whether there is one;
+skip_above: events, or none; link: Gbit/s.
+"""
 
 
 class RunOutline(Answer):
@@ -33,9 +34,10 @@ class RunOutline(Answer):
     name: str
     state: str
     """waiting, replaying, training, paused, draining or done while its dispatcher answers; starting before it has
-    answered for the first time; else silent, stopped or ended"""
+    answered for the first time; otherwise silent, stopped or ended.
+    """
     version: int
-    """of its journal: the ETag"""
+    """Version of its journal, which is also the ETag."""
     step: int | None
     samples: int | None
 
@@ -46,9 +48,9 @@ class RunDetails(RunOutline):
     folder: str
     topic: str
     status: dict[str, Any] | None
-    """what the dispatcher published last; null before the first time"""
+    """The status that the dispatcher published last; null before the first one."""
     is_live: bool
-    """whether that is a few seconds old at most"""
+    """Whether the status is at most a few seconds old."""
 
 
 class NewRun(Body):
@@ -62,7 +64,7 @@ class NewRun(Body):
             Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)],
             int | float | bool | Annotated[str, StringConstraints(max_length=1000)],
         ],
-        Field(default_factory=dict, max_length=200, description="by name; text as --set takes it"),
+        Field(default_factory=dict, max_length=200, description="Values by setting; text as in --set."),
     ]
 
     def as_text(self) -> dict[str, str]:
@@ -85,7 +87,7 @@ class Why(Body):
 
 
 class SetAlpha(Body):
-    """α to use from the next step on."""
+    """The α to use from the next step on."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": 0.25, "reason": "the GPU is shared today"}]})
 
@@ -94,35 +96,35 @@ class SetAlpha(Body):
 
 
 class AlphaReading(Answer):
-    """How much is solved exactly, and why."""
+    """The share that is solved exactly, and why."""
 
     set_value: float | None
-    """that a person has set; null: the dispatcher decides"""
+    """Value set by a person; null: the dispatcher decides."""
     value: float | None
-    """in force at the newest step; null: not known yet"""
+    """Value in force at the newest step; null: not known yet."""
     mode: Literal["fixed", "manual", "auto"]
-    """fixed: as the policy says; manual: a person's value; auto: the dispatcher follows contention"""
+    """fixed: as the policy says; manual: a person's value; auto: the dispatcher adjusts it to contention."""
     backend: str | None
-    """where exact assignment runs: cpu or cuda; null: not known yet"""
+    """Where exact assignment runs: cpu or cuda; null: not known yet."""
     reason: str
-    """of the last change"""
+    """Reason for the last change."""
     readings: dict[str, float | None]
-    """what the dispatcher last decided by"""
+    """Readings that the dispatcher's last decision was based on."""
     changed_at: float | None
-    """seconds since 1970"""
+    """Time of the last change, in seconds since 1970."""
 
 
 class ChangeSettings(Body):
-    """One setting to change while the run goes on."""
+    """One setting to change during the run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"policy": "joint:elastic", "reason": "links differ"}]})
 
     policy: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
-    """as dispatch.policy"""
+    """As dispatch.policy."""
     deadline: bool | None = None
-    """whether decisions are cut short that would take longer than a step"""
+    """Whether decisions that would take longer than a step are shortened."""
     skip_above: Annotated[int, Field(ge=1, le=1 << 60)] | Literal["none"] | None = None
-    """the lag in events above which the oldest are left out; "none": never"""
+    """Lag in events above which the oldest are skipped; "none": never."""
     reason: Reason
 
     @model_validator(mode="after")
@@ -132,12 +134,12 @@ class ChangeSettings(Body):
 
 
 class EffectiveSettings(Answer):
-    """Settings of a run, secrets masked."""
+    """Settings of a run, with secrets masked."""
 
     started_with: dict[str, Any]
-    """as the run was started"""
+    """Settings at the start of the run."""
     changed: dict[str, CommandValue]
-    """what was set while it ran, by whomever: the newest value of each"""
+    """The newest value of every setting that was changed during the run."""
 
 
 class AddWorker(Body):
@@ -146,13 +148,13 @@ class AddWorker(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "worker-7", "link_gbit": 0.5}]})
 
     name: ProcessName | None = None
-    """by default the next one that is free"""
+    """Name of the worker; by default the next free one."""
     link_gbit: Gbit | None = None
     reason: Reason
 
 
 class Shares(Body):
-    """How many samples of a batch a worker may get, in equal shares of it."""
+    """How many samples of a batch a worker may get, in equal shares."""
 
     least: Annotated[float, Field(ge=0, le=1000)]
     largest: Annotated[float, Field(ge=0, le=1000)]
@@ -180,7 +182,7 @@ class ChangeWorker(Body):
 
 
 def _check_one(body: Body, *names: str) -> None:
-    """Each change is a command of its own, which happens or does not."""
+    """Checks that exactly one is given: each change is a separate command, which succeeds or fails on its own."""
     given = [name for name in names if getattr(body, name) is not None]
     if len(given) != 1:
         raise ValueError(
@@ -212,23 +214,25 @@ class WorkerReading(Answer):
 
     name: str
     state: str
-    """waiting, training, parked, draining or lost; away: it takes no part now; unknown: the dispatcher does not say"""
+    """waiting, training, parked, draining or lost; away: it does not take part now; unknown: the dispatcher does not
+    say.
+    """
     process: str | None
-    """as its supervisor sees it; null: not supervised here"""
+    """State in its supervisor's view; null: not supervised here."""
     link_gbit: float | None
-    """told; null: not limited or not known"""
+    """Configured speed of the link; null: not limited or not known."""
     measured_gbit: float | None
     is_parked: bool
     share: float | None
-    """of the samples that were trained so far"""
+    """Share of the samples trained so far."""
     seconds: dict[str, float]
-    """of the latest steps, by phase"""
+    """Seconds of the latest steps, by phase."""
     traffic: dict[str, int]
-    """since the start of the run: samples, rows and bytes by kind"""
+    """Samples, rows and bytes by kind, since the start of the run."""
 
 
 class CommandReading(Answer):
-    """A command, and what became of it."""
+    """A command and its result."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -257,27 +261,27 @@ class CommandReading(Answer):
     run: str
     verb: str
     worker: str | None
-    """that it is about; null: it is about none"""
+    """The worker that it concerns; null: none."""
     value: CommandValue
-    """what it sets; null: nothing"""
+    """The value that it sets; null: none."""
     expected: int | None
-    """the journal's version that it was given on; null: any"""
+    """The journal's version that it is based on; null: any."""
     actor: str
     reason: str
     state: Literal["pending", "done", "refused"]
     outcome: Outcome | None
     """accepted; refused; outdated: something was changed after the version it was given on; null: not answered yet"""
     text: str
-    """what was answered, for people"""
+    """The answer, for people."""
     version: int | None
-    """of the journal with the command in it"""
+    """Version of the journal that contains the command."""
     created_at: float
     done_at: float | None
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, stored: Any) -> Any:
-        """Typed values in place of the texts and numbers that the database has."""
+        """Replaces the texts and numbers of the database by typed values."""
         if isinstance(stored, dict):
             return stored
         return {name: getattr(stored, name) for name in cls.model_fields} | {
@@ -288,6 +292,6 @@ class CommandReading(Answer):
 
 
 def value_of(verb: str, written: str) -> CommandValue:
-    """What a command sets, as it is on record."""
+    """The value that a command sets, as recorded; if it cannot be parsed, as in a refused command, it stays text."""
     value = shown_value(LinkCommand.name if verb == ADD else verb, written)  # that of add is the speed of its link
     return SharesReading.model_validate(value) if isinstance(value, ShareLimits) else value

@@ -1,4 +1,4 @@
-"""The page that describes the tables, made from the models, so that it stays true."""
+"""Generates the page of all tables from the models, so that it stays correct."""
 
 import ast
 import sys
@@ -12,9 +12,9 @@ from api.store.tables import ALL_TABLES
 
 HEAD = """# Tables
 
-What the control plane keeps in SQL: a SQLite file, or PostgreSQL. The journal of a run is the truth. All tables but
-commands, audit and tokens are read from it, and are entered together with the version that they reach. Times are
-seconds since 1970. The database is brought to the newest schema whenever it is opened.
+The control plane stores these tables in a SQLite file or in PostgreSQL. The journal of a run is the source of truth:
+all tables except commands, audit and tokens are read from it, in one transaction with the version that they reach.
+Times are seconds since 1970. The database is migrated to the newest schema whenever it is opened.
 
 This page is printed by `python -m api.store.reference`.
 """

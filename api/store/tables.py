@@ -1,7 +1,7 @@
 """The tables of the control plane: runs as their journals tell them, and commands; no tokens and no audit trail.
 
-Every constraint has a name, so that the migrations in ``alembic/`` can refer to it. Times are seconds since 1970. What
-comes from a journal is removed with its run; commands stay for themselves.
+Every constraint has a name, so that the migrations in ``alembic/`` can refer to it. Times are seconds since 1970. Rows
+that come from a journal are removed with their run; commands are kept.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from infra.web.store.tables import SqlTable
 ALL_TABLES = SqlTable.metadata
 """of this file and of ``infra/web/store/tables.py``, for migrations"""
 LEVELS = (1, 16, 256, 4096, 65536)
-"""of aggregates: how many steps a row has at most"""
+"""Levels of aggregation: the most steps that one row covers."""
 FANOUT = 16
-"""rows of a level in one of the next"""
+"""Rows of one level in one row of the next."""
 
 
 def of_run() -> Mapped[str]:
-    """A column with the name of the run that a row is of, and is removed with."""
+    """A column with the name of the run that the row belongs to and is removed with."""
     return mapped_column(ForeignKey("runs.name", ondelete="CASCADE"), primary_key=True)
 
 
@@ -33,20 +33,20 @@ class RunRow(SqlTable):
     name: Mapped[str] = mapped_column(primary_key=True)
     folder: Mapped[str]
     topic: Mapped[str]
-    """source and name"""
+    """Source and name of the topic."""
     settings: Mapped[dict[str, Any]]
-    """the effective ones"""
+    """The effective settings."""
     code: Mapped[str]
-    """version of Freshet that began it"""
+    """Version of Freshet that started the run."""
     state: Mapped[str]
-    """seen: nothing of its journal has been read yet; running; stopped: it may go on; ended"""
+    """seen: its journal has not been read yet; running; stopped: it may be resumed; ended."""
     begun_at: Mapped[float | None]
     ended_at: Mapped[float | None]
-    """when it was stopped or ended"""
+    """Time at which it was stopped or ended."""
     version: Mapped[int]
-    """of the journal, up to which it is projected"""
+    """Version of the journal up to which it is projected."""
     journal: Mapped[str] = mapped_column(server_default="")
-    """its identity; empty: not known, as of what was projected before there was one"""
+    """Identity of the journal; empty: not known, for runs projected before identities existed."""
 
 
 class GenerationRow(SqlTable):
@@ -57,41 +57,41 @@ class GenerationRow(SqlTable):
     run: Mapped[str] = of_run()
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     members: Mapped[list[str]]
-    """by rank"""
+    """Members by rank."""
     uses_hub: Mapped[bool]
-    """whether shards sum dense gradients"""
+    """Whether shards sum dense gradients."""
     base: Mapped[int | None]
-    """the checkpoint that the model went back to; 0: the empty model; null: it went on as it was"""
+    """Checkpoint that the model went back to; 0: the empty model; null: the model continued unchanged."""
     reason: Mapped[str]
     at: Mapped[float | None]
     version: Mapped[int]
 
 
 class StepRow(SqlTable):
-    """Steps that follow each other, aggregated: at level 1 a single one, decided or trained."""
+    """Consecutive steps, aggregated; at level 1 a single step, decided or trained."""
 
     __tablename__ = "steps"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
 
     run: Mapped[str] = of_run()
     level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """1, 16, 256, 4096 or 65536"""
+    """1, 16, 256, 4096 or 65536."""
     bucket: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """step divided by level, rounded down"""
+    """Step divided by level, rounded down."""
     first_step: Mapped[int]
     last_step: Mapped[int]
     steps: Mapped[int]
-    """that have been trained; 0 at level 1: decided and not trained yet"""
+    """Number of trained steps; 0 at level 1: decided but not trained yet."""
     samples: Mapped[int]
     clicks: Mapped[int]
     loss: Mapped[float | None]
-    """sum of the logloss of all samples; null if a prediction was not finite"""
+    """Sum of the logloss of all samples; null if a prediction was not finite."""
     seconds: Mapped[float]
     decide_seconds: Mapped[float]
     moved_bytes: Mapped[int]
-    """over all links"""
+    """Bytes moved over all links."""
     alpha: Mapped[float | None]
-    """mean over the steps"""
+    """Mean over the steps."""
     first_at: Mapped[float | None]
     last_at: Mapped[float | None]
 
@@ -105,18 +105,18 @@ class AlphaChangeRow(SqlTable):
     run: Mapped[str] = of_run()
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """among the records of its version"""
+    """Place among the records of its version."""
     step: Mapped[int]
-    """the newest one then"""
+    """The newest step at that time."""
     alpha: Mapped[float | None]
-    """null: as it was"""
+    """New value; null: unchanged."""
     mode: Mapped[str]
-    """manual: a person's value is in force; auto: the dispatcher decides"""
+    """manual: a person's value is in force; auto: the dispatcher decides."""
     backend: Mapped[str]
-    """where exact assignment runs from now on; empty: where it ran"""
+    """Where exact assignment runs from now on; empty: unchanged."""
     reason: Mapped[str]
     readings: Mapped[dict[str, Any]]
-    """what it was decided by; null: not finite"""
+    """Readings that the change was based on; null: not finite."""
     actor: Mapped[str]
     at: Mapped[float | None]
 
@@ -131,11 +131,11 @@ class CheckpointRow(SqlTable):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     step: Mapped[int]
     samples: Mapped[int]
-    """trained up to that step"""
+    """Samples trained up to that step."""
     positions: Mapped[dict[str, Any]]
-    """after that step, by partition"""
+    """Positions in the stream after that step, by partition."""
     state: Mapped[str]
-    """begun: not complete yet, or it failed; taken; void: of steps that were decided anew afterwards"""
+    """begun: not complete yet, or failed; taken; void: its steps were decided again afterwards."""
     at: Mapped[float | None]
     version: Mapped[int]
 
@@ -148,12 +148,12 @@ class FaultRow(SqlTable):
     run: Mapped[str] = of_run()
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """among the records of its version"""
+    """Place among the records of its version."""
     step: Mapped[int]
-    """the newest one then"""
+    """The newest step at that time."""
     generation: Mapped[int]
     kind: Mapped[str]
-    """the error's class"""
+    """Class of the error."""
     text: Mapped[str]
     at: Mapped[float | None]
 
@@ -166,16 +166,16 @@ class EventRow(SqlTable):
     run: Mapped[str] = of_run()
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """among the records of its version"""
+    """Place among the records of its version."""
     kind: Mapped[str]
-    """the record's tag; gap: versions that were trimmed from the journal before they could be read"""
+    """Tag of the record; gap: versions that were trimmed from the journal before they could be read."""
     body: Mapped[dict[str, Any]]
     at: Mapped[float | None]
-    """when it was written; of a gap: when it was found; of a record without a time: that of the event before it"""
+    """Time of the record; for a gap, when it was found; for a record without a time, that of the event before it."""
 
 
 class CommandRow(SqlTable):
-    """A command on its way to the journal, or there, or refused."""
+    """A command that is waiting, carried out or refused."""
 
     __tablename__ = "commands"
     __table_args__ = (
@@ -186,25 +186,25 @@ class CommandRow(SqlTable):
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    """by which the dispatcher carries it out once"""
+    """Id by which the dispatcher carries it out once."""
     run: Mapped[str]
     key: Mapped[str]
-    """the client's idempotency key"""
+    """The client's idempotency key."""
     digest: Mapped[str]
-    """of verb, worker, value, expected and reason"""
+    """Digest of verb, worker, value, expected and reason."""
     verb: Mapped[str]
     worker: Mapped[str]
     value: Mapped[str]
     expected: Mapped[int]
-    """version of the journal that it was given on; -1: any"""
+    """Version of the journal that the command is based on; -1: any."""
     actor: Mapped[str]
     reason: Mapped[str]
     state: Mapped[str]
     outcome: Mapped[str | None]
     """accepted: carried out; refused; outdated: others came after the version it was given on; null: no answer yet"""
     text: Mapped[str]
-    """the answer"""
+    """The answer."""
     version: Mapped[int | None]
-    """of the journal that has it"""
+    """Version of the journal that contains it."""
     created_at: Mapped[float]
     done_at: Mapped[float | None]

@@ -1,15 +1,16 @@
-"""What the control plane does under load, and what it costs the training: one live run, asked from outside.
+"""The control plane under load, and how much the load slows training down: one live run, queried from outside.
 
-1. past      a run of many steps is put into the database
-2. produce   events for the whole measurement are written ahead, so that the run is never short of them
-3. up        ``freshet up`` trains them and serves the API beside; both share this machine's cores
-4. reads     status as fast as a few clients can ask; then status and history of the past run, one client; of the
-             history the same page, which the API keeps, and another one each time, which it has to make
-5. windows   in turn: nobody asks, and the status is asked for at the given rate; steps a second by the journal
+1. past: a run of many steps is put into the database
+2. produce: events for the whole measurement are written beforehand, so that the run never waits for them
+3. up: ``freshet up`` trains them and serves the API; both share this machine's cores
+4. reads: status as fast as a few clients can ask; then status and history of the past run, one client; of the history
+   first the same page, which the API has cached, and then another one each time, which it has to build
+5. windows: in turn without requests, and with requests for the status at the given rate; steps per second by the
+   journal
 
-Windows of one run are compared with their neighbours, so that a slow machine, or one that is slow for a while, weighs
-on both kinds alike. Clients are in a process of their own. What the API spends on a request is the processor time of
-its process in windows with load, less what it spends in those without, when it reads the journal and the status.
+Windows of one run are compared with their neighbours, so that a slow machine, or a slow phase, affects both kinds
+alike. Clients are in a separate process. The cost of a request is the processor time of the API's process in windows
+with load, less that in windows without, when it reads the journal and the status.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ SETTINGS = (
         "checkpoints.kept=100000",
     ),  # all, so that the journal stays whole
 )
-"""of the run, before those that are given"""
+"""Settings of the run, before those that are given."""
 
 
 @dataclass(frozen=True)
@@ -57,63 +58,63 @@ class ApiLoad:
     """What is measured, and for how long."""
 
     rate: float
-    """requests a second in every other window"""
+    """Requests per second in every other window."""
     window_seconds: float
     windows: int
-    """of each kind"""
+    """Number of windows of each kind."""
     past_steps: int
     events: int
-    """written ahead"""
+    """Events written beforehand."""
     run_cores: tuple[int, ...] = ()
-    """that run and API may use; none: any"""
+    """Cores that run and API may use; none: any."""
     client_cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class ApiResult:
-    """Latencies are those of a client; the run trains all the time."""
+    """Latencies as seen by a client; the run trains all the time."""
 
     projected_per_second: float
-    """steps of the past run that became rows"""
+    """Steps of the past run that became rows, per second."""
     status_per_second: float
-    """requests, as fast as the clients can ask"""
+    """Requests per second, as fast as the clients can ask."""
     status_p50_ms: float
     status_p99_ms: float
     past_status_p50_ms: float
     past_status_p99_ms: float
     past_steps_p50_ms: float
-    """all steps, in 500 points, a page that the API has kept"""
+    """All steps, in 500 points, as a page that the API has cached."""
     past_steps_p99_ms: float
     made_steps_p50_ms: float
-    """the same but for the first step, another one each time, so that nothing is kept"""
+    """The same without the first step, another page each time, so that nothing is cached."""
     made_steps_p99_ms: float
     paced_per_second: float
-    """requests in the windows with load"""
+    """Requests per second in the windows with load."""
     paced_p50_ms: float
     paced_p99_ms: float
-    """of the slowest window"""
+    """99th percentile of the slowest window."""
     paced_p99_median_ms: float
     api_ms: float
-    """processor time of the API for a request"""
+    """Processor time of the API per request."""
     client_ms: float
-    """of the clients"""
+    """Processor time of the clients per request."""
     api_idle_share: float
-    """of a core, without requests"""
+    """Share of a core without requests."""
     steps_per_second_alone: float
     steps_per_second_loaded: float
     ratio: float
-    """median over pairs of windows: steps a second with load to those without"""
+    """Median over pairs of windows: steps per second with load divided by those without."""
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A stretch of the run, and what the API's process spent in it."""
+    """A window of the run, and the processor time of the API's process in it."""
 
     began: float
     ended: float
     api_seconds: float
     load: Latencies | None
-    """None: nobody asked"""
+    """Latencies; None: nobody asked."""
 
     @property
     def api_share(self) -> float:
@@ -121,7 +122,7 @@ class _Window:
 
 
 def run_api_load(folder: Path, load: ApiLoad, settings: Sequence[str], tell: Callable[[str], None]) -> ApiResult:
-    """Everything, in a folder of its own."""
+    """Runs the whole measurement, in a separate folder."""
     place = folder / RUN
     place.mkdir(parents=True)
     overrides = f"stream.folder={place / 'log'}", *SETTINGS, *settings
@@ -141,7 +142,7 @@ def run_api_load(folder: Path, load: ApiLoad, settings: Sequence[str], tell: Cal
 
 
 async def _prepare(database: str, steps: int) -> tuple[float, str]:
-    """Fills the database; returns steps a second, and the secret of a token."""
+    """Fills the database; returns steps per second, and the secret of a token."""
     store = await SqlStore.open(database)
     try:
         scopes: tuple[Scope, ...] = ("read",)
@@ -174,7 +175,7 @@ def await_address(run: SupervisedRun) -> str:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """One run that trains, and who asks about it."""
+    """A run that trains, and its clients."""
 
     run: SupervisedRun
     clients: Clients
@@ -218,7 +219,7 @@ class _Measurement:
         )
 
     def _window(self, seconds: float, rate: float) -> _Window:
-        """rate: of requests a second; 0: none"""
+        """rate: requests per second; 0: none."""
         began = time.time()
         spent = self._api_seconds()
         load = self._ask(f"/v1/runs/{RUN}", seconds, rate, CLIENTS) if rate else None
@@ -234,7 +235,7 @@ class _Measurement:
 
 
 def paced_figures(alone: Sequence[_Window], loaded: Sequence[_Window]) -> dict[str, float]:
-    """What requests at a rate met with, and what they cost."""
+    """Latencies of requests at a rate, and their cost."""
     answered = [each.load for each in loaded if each.load is not None]
     idle_share = statistics.median(each.api_share for each in alone)
     spent = sum(each.api_seconds - idle_share * (each.ended - each.began) for each in loaded)
@@ -266,7 +267,7 @@ def step_times(folder: Path) -> list[float]:
 
 
 def steps_per_second(times: Sequence[float], windows: Sequence[tuple[float, float]]) -> list[float]:
-    """Of each window (from, to); raises FreshetError if there is one without a step: the events have run out."""
+    """Steps per second of each window (from, to); raises FreshetError if one has no step: the events have run out."""
     rates = [sum(start <= at < stop for at in times) / (stop - start) for start, stop in windows]
     if not all(rates):
         raise FreshetError("a window has no step; expected the run to train all the time; raise --events")

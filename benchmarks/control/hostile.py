@@ -1,11 +1,11 @@
-"""Clients that mean no good, in processes of their own: silent, slow, too large, too many.
+"""Hostile clients, in separate processes: silent, slow, too large, too many.
 
-    idle    connections that say nothing
-    slow    bodies that arrive a byte a second, of two tokens
-    large   bodies of 1 GB, announced and in chunks, in turn
-    flood   requests of one token for a path that is none, as fast as the API answers them
+    idle    connections that send nothing
+    slow    bodies that arrive at a byte per second, from two tokens
+    large   bodies of 1 GB, with a length and in chunks, in turn
+    flood   requests from one token for a path that does not exist, as fast as the API answers them
 
-Each begins anew when it is refused or cut off, until the time is over.
+Each starts again when it is refused or disconnected, until the time is over.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ GIGABYTE = 1 << 30
 PIECE = b"x" * (1 << 16)
 CHUNK = b"%x\r\n%b\r\n" % (len(PIECE), PIECE)
 SLOW_SECONDS = 1.0
-"""between two bytes of a slow body"""
+"""Time between two bytes of a slow body."""
 AGAIN_SECONDS = 0.5
 FLOOD_CLIENTS = 32
 ANSWER_BYTES = 4096
@@ -33,29 +33,29 @@ class Attack:
 
     address: str
     tokens: Sequence[str]
-    """two of slow bodies, one of large ones, one of the flood"""
+    """Two tokens for slow bodies, one for large ones, one for the flood."""
     idle: int
     slow: int
     flood_per_second: float
-    """at most"""
+    """Most requests of the flood per second."""
     seconds: float
 
 
 @dataclass
 class AttackTally:
-    """What became of it."""
+    """The results of the attack."""
 
     idle_opened: int = 0
     statuses: dict[str, Counter[int]] = field(
         default_factory=lambda: {name: Counter() for name in ("slow", "large", "flood")}
     )
-    """by kind: how often each status was answered; 0: none"""
+    """Counts of each status code by kind; 0: no answer."""
     large_bytes: int = 0
-    """most that was taken of one large body"""
+    """Most bytes that were accepted of one large body."""
 
 
 def attack(what: Attack) -> AttackTally:
-    """All but the flood at a time, for as long as it says."""
+    """All attacks but the flood at a time, for as long as requested."""
 
     def work(attackers: _Attackers) -> list[Coroutine[Any, Any, None]]:
         slow = [attackers.slow(what.tokens[number % 2]) for number in range(what.slow)]
@@ -65,7 +65,7 @@ def attack(what: Attack) -> AttackTally:
 
 
 def flood(what: Attack) -> AttackTally:
-    """In another process than the rest: it is to be fast."""
+    """The flood, in another process than the rest, because it has to be fast."""
     return asyncio.run(_together(what, lambda attackers: [attackers.flood() for _ in range(FLOOD_CLIENTS)]))
 
 
@@ -82,7 +82,7 @@ async def _together(what: Attack, work: "Callable[[_Attackers], Iterable[Corouti
 
 
 class _Attackers:
-    """What each does over and over."""
+    """What each attacker does repeatedly."""
 
     def __init__(self, host: str, port: int, what: Attack, tally: AttackTally) -> None:
         self._host = host
@@ -131,7 +131,7 @@ class _Attackers:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _send_slowly(self, token: str) -> int:
-        """Returns the status; 0 if there was no answer."""
+        """Returns the status code; 0 if there was no answer."""
         status = 0
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(self._host, self._port)
@@ -145,7 +145,7 @@ class _Attackers:
         return status
 
     async def _send_much(self, token: str, framing: bytes, piece: bytes) -> int:
-        """Sends all of it, whatever is answered meanwhile; returns the status that was, or 0."""
+        """Sends all of it, whatever is answered meanwhile; returns the status code, or 0."""
         status = sent = 0
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(self._host, self._port)
@@ -163,7 +163,7 @@ class _Attackers:
 
 
 async def _first_status(reader: asyncio.StreamReader) -> int:
-    """Of what is answered first; 0 if the connection ends without an answer."""
+    """Status code of the first answer; 0 if the connection ends without one."""
     with suppress(OSError):
         return _status(await reader.read(ANSWER_BYTES))
     return 0
@@ -175,7 +175,7 @@ def _head(method: str, token: str, framing: bytes) -> bytes:
 
 
 async def _answered(reader: asyncio.StreamReader) -> int:
-    """The status of an answer that is read to its end."""
+    """Status code of an answer that is read to its end."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, _, rest = head.partition(b"content-length:")
     await reader.readexactly(int(rest.partition(b"\r\n")[0] or 0))

@@ -1,6 +1,6 @@
-"""Clients that ask one address over and over, in a process of their own, so that they share no interpreter lock.
+"""Clients that query one address repeatedly, in a separate process, so that they share no interpreter lock.
 
-They are one thread with plain sockets: a request is a write and a read, so that little of what is measured is theirs.
+They are one thread with plain sockets: a request is a write and a read, so that they add little to the measurement.
 """
 
 import multiprocessing
@@ -23,38 +23,38 @@ from infra.base.errors import FreshetError
 TIMEOUT_SECONDS = 30.0
 PIECE = 1 << 18
 NUMBER = "NUMBER"
-"""in a path: stands for another number in every request"""
+"""Placeholder in a path for another number in every request."""
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 HEAD_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class AskedRoute:
-    """What is asked, how often, and by how many."""
+    """What is requested, how often, and by how many clients."""
 
     address: str
     path: str
     token: str
     seconds: float
     rate: float
-    """requests a second, all clients together; 0: each asks again at once"""
+    """Requests per second of all clients together; 0: each asks again at once."""
     clients: int
     body: bytes = b""
-    """what is posted; none: the route is only read"""
+    """Body to post; none: the route is only read."""
     kind: str = "application/octet-stream"
-    """of the body"""
+    """Content type of the body."""
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """How requests were answered; every answer was a 200. With a rate, they are counted from when they were due."""
+    """How requests were answered, all of them with 200. With a rate, latencies count from when requests were due."""
 
     requests: int
     requests_per_second: float
     p50_ms: float
     p99_ms: float
     client_ms: float
-    """processor time of the clients for a request"""
+    """Processor time of the clients per request."""
 
     @staticmethod
     def of(seconds: Sequence[float], wall_seconds: float, busy_seconds: float) -> "Latencies":
@@ -66,7 +66,7 @@ class Latencies:
 
 
 class Clients:
-    """The process that asks."""
+    """The process of the clients."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
@@ -77,19 +77,19 @@ class Clients:
 
 @contextmanager
 def clients(cores: Collection[int] = ()) -> Iterator[Clients]:
-    """cores: that they may use; none: any"""
+    """cores: that they may use; none: any."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), pin, (tuple(cores),)) as pool:
         yield Clients(pool)
 
 
 def pin(cores: Collection[int]) -> None:
-    """Has this process, and those it starts, use some cores alone; none: all that it may."""
+    """Restricts this process, and those it starts, to some cores; none: all that it may use."""
     if cores:
         os.sched_setaffinity(0, cores)
 
 
 def ask_together(question: AskedRoute) -> Latencies:
-    """All clients at a time, each on one connection; raises FreshetError if a request is not answered with a 200."""
+    """All clients at a time, each on one connection; raises FreshetError if a request is not answered with 200."""
     asking = _Asking(question)
     try:
         began = time.perf_counter()
@@ -122,7 +122,7 @@ class AskingConnection:
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The whole answer, as soon as it is there; None before; raises ConnectionError at its end."""
+        """The whole answer, as soon as it has arrived; None before; raises ConnectionError at its end."""
         piece = self.socket.recv(PIECE)
         if not piece:
             raise ConnectionError("the API has closed the connection")
@@ -146,9 +146,9 @@ class _Asking:
         self.times: list[float] = []
 
     def ask_until(self, until: float) -> None:
-        """Sends what is due on connections that are free, takes answers, until the end; the last ones are awaited.
+        """Sends what is due on free connections, and receives answers, until the end; waits for the last ones.
 
-        One request is sent at least, also on a machine that is so busy that the end has come before it.
+        At least one request is sent, even on a machine that is so busy that the end comes first.
         """
         pause = 1 / self._question.rate if self._question.rate else 0.0
         due = now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A run of the past in a database: as many steps as one likes, through the projection that live runs go through."""
+"""A past run in a database: any number of steps, through the same projection as live runs."""
 
 import time
 
@@ -8,14 +8,14 @@ from dispatch.journal.records import StepDecided, StepDone, StepFigures
 from ingest.batches.manifest import Manifest
 
 PAGE = 5000
-"""steps of a page"""
+"""Steps of a page."""
 STEP_SECONDS = 0.25
 SAMPLES = 512
-"""of a step"""
+"""Samples of a step."""
 
 
 async def fill(store: SqlStore, run: str, steps: int) -> float:
-    """Projects that many steps; returns steps a second."""
+    """Projects that many steps; returns steps per second."""
     await store.runs.see(run, "", {}, "")
     began = time.perf_counter()
     for first in range(1, steps + 1, PAGE):

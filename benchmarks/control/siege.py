@@ -1,9 +1,9 @@
-"""The API among clients that mean no good: is one that behaves still served, and does memory stay as it was?
+"""The API among hostile clients: is a well-behaved client still served, and does memory stay the same?
 
-1. api       ``freshet api`` with its default limits serves a run of the past, from a database
-2. before    one client reads the status of that run, a few times a second
-3. siege     the same, while ``benchmarks.control.hostile`` does what it can from a process of its own
-4. after     the memory of the API's process, with all of them gone
+1. api: ``freshet api`` with its default limits serves a past run, from a database
+2. before: one client reads the status of that run, a few times a second
+3. siege: the same, while ``benchmarks.control.hostile`` attacks from a separate process
+4. after: the memory of the API's process, with all of them gone
 """
 
 import asyncio
@@ -33,13 +33,13 @@ PAST_STEPS = 1000
 READS_PER_SECOND = 20.0
 MIB = 1 << 20
 TOKENS = 5
-"""one reads, the others are those of an Attack"""
+"""One for reading, the others for an Attack."""
 REST_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Siege:
-    """Who comes, and for how long."""
+    """Who attacks, and for how long."""
 
     seconds: float
     idle: int
@@ -49,34 +49,34 @@ class Siege:
 
 @dataclass(frozen=True)
 class SiegeResult:
-    """Reads are those of the client that behaves."""
+    """Reads are those of the well-behaved client."""
 
     reads_before: int
     p50_before_ms: float
     p99_before_ms: float
     reads: int
-    """during the siege"""
+    """Reads during the siege."""
     p50_ms: float
     p99_ms: float
     errors: int
-    """reads that were not answered with a 200"""
+    """Reads that were not answered with 200."""
     reconnects: int
-    """its connection was closed between two reads"""
+    """How often its connection was closed between two reads."""
     rss_before_mib: float
     rss_highest_mib: float
     rss_after_mib: float
     idle_opened: int
     slow: str
-    """how often each status was answered to slow bodies; 0: none"""
+    """Counts of each status code for slow bodies; 0: no answer."""
     large: str
     large_mib: float
-    """most that was taken of one body"""
+    """Most megabytes that were accepted of one body."""
     flood: str
     flood_per_second: float
 
 
 def run_siege(folder: Path, siege: Siege, tell: Callable[[str], None]) -> SiegeResult:
-    """Everything, in a folder of its own."""
+    """Runs the whole measurement, in a separate folder."""
     tokens = asyncio.run(_prepare(database_url(None, folder)))
     job = ChaosJob(folder, 0, 0.0, 0.0, 0.0, ("--set", "api.port=0"), PATIENCE_SECONDS)
     process = launch(job, "api", "--runs", str(folder))
@@ -123,7 +123,7 @@ def _await_address(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Reads:
-    """What a client met with."""
+    """What a client experienced."""
 
     times: list[float]
     errors: int
@@ -131,7 +131,7 @@ class _Reads:
 
 
 class _Reader:
-    """A client that behaves, and watches the memory of the API."""
+    """A well-behaved client, which also observes the memory of the API."""
 
     def __init__(self, address: str, token: str, api: psutil.Process) -> None:
         self._address = address
@@ -143,7 +143,7 @@ class _Reader:
 
     @property
     def rss(self) -> float:
-        """MiB"""
+        """Resident memory in MiB."""
         return float(self._api.memory_info().rss / MIB)
 
     def read_for(self, seconds: float) -> _Reads:
@@ -165,7 +165,7 @@ class _Reader:
         return _Reads(times, errors, reconnects)
 
     def _ask(self) -> bytes | None:
-        """None if the connection is lost."""
+        """The answer; None if the connection is lost."""
         with suppress(OSError):
             if self._connection is None:
                 self._connection = AskingConnection(self._address)

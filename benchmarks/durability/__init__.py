@@ -1,1 +1,1 @@
-"""What keeping the model on disk costs."""
+"""The cost of keeping the model on disk."""

@@ -1,12 +1,12 @@
-"""What a checkpoint costs a shard: how long it answers nobody, what it writes against what changed, and how long it
-takes.
+"""What a checkpoint costs a shard: how long it does not answer, what it writes relative to what changed, and how long
+it takes.
 
-A shard in a process of its own, as a run starts it, holds all rows. Per checkpoint a share of them is pushed, and then,
-in turn: the shard is asked for one row again and again while nothing happens, which shows what the machine itself does
-to an answer; it is asked in the same way while it takes the checkpoint; and as many bytes are written and synced by a
-plain loop. The longest answer during a checkpoint is the pause that training feels. The first checkpoint holds every
-row and is measured apart. In the end the shard goes back to the last checkpoint, and a digest of its rows must be the
-one from before.
+A shard in a separate process, as a run starts it, holds all rows. Per checkpoint a share of them is pushed, and then,
+in turn: the shard is asked for one row repeatedly while nothing happens, which shows the noise of the machine itself;
+it is asked in the same way while it takes the checkpoint; and as many bytes are written and synced by a plain loop. The
+longest answer during a checkpoint is the pause that training experiences. The first checkpoint holds every row and is
+measured separately. In the end the shard goes back to the last checkpoint, and the digest of its rows must be the same
+as before.
 """
 
 import os
@@ -54,11 +54,11 @@ from ps.protocol import (
 RUN = "bench"
 SEED = 1
 CREATED = 65536
-"""rows that one announcement creates"""
+"""Rows that one announcement creates."""
 PING_SECONDS = 0.0005
-"""between two questions: a shard that is asked without a break would take the checkpoint in between slower"""
+"""Time between two requests: without a pause they would slow the checkpoint down."""
 BLOCK_BYTES = 16 << 20
-"""that the plain loop writes at a time"""
+"""Bytes that the plain loop writes at a time."""
 NO_FILE = FilePart("none", 0, "0" * 32)
 
 
@@ -69,35 +69,35 @@ class CheckpointResult:
     rows: int
     dim: int
     changed: int
-    """rows, before each checkpoint"""
+    """Rows changed before each checkpoint."""
     checkpoints: int
     pause_ms: float
-    """longest answer while a checkpoint is taken"""
+    """Longest answer while a checkpoint is taken."""
     worst_pause_ms: float
-    """of all checkpoints"""
+    """Longest answer of all checkpoints."""
     quiet_ms: float
-    """longest answer while nothing happens, in as long a time"""
+    """Longest answer while nothing happens, in as long a time."""
     checkpoint_ms: float
-    """from the announcement until the shard's part is durable"""
+    """Time from the announcement until the shard's part is durable."""
     plain_ms: float
-    """as many bytes written and synced by a plain loop"""
+    """Time for a plain loop to write and sync as many bytes."""
     ratio: float
-    """of these two, within each checkpoint"""
+    """Ratio of these two, within each checkpoint."""
     changed_bytes: int
-    """of the changed rows: key, version, value and state"""
+    """Bytes of the changed rows: key, version, value and state."""
     written_bytes: int
     written_ratio: float
     first_checkpoint_ms: float
-    """the one that holds every row"""
+    """Time of the checkpoint that holds every row."""
     first_pause_ms: float
     first_plain_ms: float
     restore_ms: float
-    """until the shard is back at the last checkpoint, with every row"""
+    """Time until the shard is back at the last checkpoint, with every row."""
 
 
 @dataclass(frozen=True)
 class TakenCheckpoint:
-    """One checkpoint as it was seen from outside."""
+    """One checkpoint as observed from outside."""
 
     seconds: float
     pause_seconds: float
@@ -107,7 +107,7 @@ class TakenCheckpoint:
 
 
 def run_checkpoint(folder: Path, rows: int, dim: int, share: float, checkpoints: int) -> CheckpointResult:
-    """So many checkpoints of a shard in which a share of the rows changes before each."""
+    """Takes that many checkpoints of a shard in which a share of the rows changes before each."""
     config = RowConfig(dim=dim)
     changed = max(1, int(rows * share))
     with _client(config, folder) as shard:
@@ -164,7 +164,7 @@ def _take(shard: "_Client", folder: Path, checkpoint: int) -> TakenCheckpoint:
 
 
 def _write_plainly(folder: Path, nbytes: int) -> float:
-    """Seconds that as many bytes take, written one after the other and synced, with their folder."""
+    """Seconds to write and sync as many bytes one after the other, including their folder."""
     block = os.urandom(min(nbytes, BLOCK_BYTES))
     path = folder / "plain"
     began = time.perf_counter()
@@ -201,7 +201,7 @@ class _Client:
     config: RowConfig
     storage: Storage
     socket: "zmq.Socket[bytes]"
-    """the dispatcher's"""
+    """The dispatcher's socket."""
     pings: "zmq.Socket[bytes]"
     generation: int = 0
     step: int = 0
@@ -213,7 +213,7 @@ class _Client:
         return {"run": RUN, "generation": self.generation, "step": self.step}
 
     def open(self, restore: int = GO_ON) -> None:
-        """Begins a generation, with the model of a checkpoint or the one that the shard has."""
+        """Begins a generation, with the model of a checkpoint or the current one of the shard."""
         self.generation += 1
         self.ask(Open(**self.at, workers=1, restore=restore))
 
@@ -222,16 +222,16 @@ class _Client:
             self.step += 1
             numbers = np.arange(first, min(first + CREATED, rows))
             steps = np.full_like(numbers, self.step)
-            told = AnnounceArrays(numbers, numbers.astype(np.uint64), changed=numbers, changed_steps=steps)
-            self._tell(Announce(**self.at, phase=TRAIN, pushers=[]), told)
+            arrays = AnnounceArrays(numbers, numbers.astype(np.uint64), changed=numbers, changed_steps=steps)
+            self._tell(Announce(**self.at, phase=TRAIN, pushers=[]), arrays)
 
     def change(self, numbers: NDArray[np.int64]) -> None:
         """Pushes new values of these rows."""
         self.step += 1
         pushed = np.array([fingerprint(numbers, NO_I64)], np.uint64)
         steps = np.full_like(numbers, self.step)
-        told = AnnounceArrays(changed=numbers, changed_steps=steps, pushed=pushed)
-        self._tell(Announce(**self.at, phase=TRAIN, pushers=[0]), told)
+        arrays = AnnounceArrays(changed=numbers, changed_steps=steps, pushed=pushed)
+        self._tell(Announce(**self.at, phase=TRAIN, pushers=[0]), arrays)
         draw = np.random.default_rng(self.step)
         rows = draw.random(len(numbers) * self.config.shape().total, np.float32)
         self._tell(Push(**self.at, phase=TRAIN, worker=0), PushArrays(numbers, rows, NO_I64, rows[:0]))
@@ -248,18 +248,18 @@ class _Client:
                 f"the shard could not take checkpoint {checkpoint}; {saved}; expected it saved; see the disk"
             )
         part = ShardPart(0, saved.rows, tuple(saved.parts))
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "number": checkpoint,
             "at_seconds": time.time(),
             "shards": (part,),
             "dispatcher": NO_FILE,
         }
-        write_manifest(self.storage, CheckpointManifest(**self.at, **told))
+        write_manifest(self.storage, CheckpointManifest(**self.at, **fields))
         self._tell(CheckpointCommitted(**self.at, checkpoint=checkpoint))
         return saved, longest
 
     def watch(self, seconds: float) -> float:
-        """The longest answer in so long a time."""
+        """The longest answer within that time."""
         end = time.perf_counter() + seconds
         longest = 0.0
         while time.perf_counter() < end:
@@ -267,7 +267,7 @@ class _Client:
         return longest
 
     def ping(self) -> float:
-        """Seconds until one row has come."""
+        """Seconds until one row has arrived."""
         time.sleep(PING_SECONDS)
         began = time.perf_counter()
         send(self.pings, self._sends, Peek(**self.at), PeekArrays(np.zeros(1, np.int64)))
@@ -302,5 +302,11 @@ def _client(config: RowConfig, folder: Path) -> Iterator[_Client]:
 
 
 def _serve(config: RowConfig, storage: str, stop: Stop, ready: Connection) -> None:
-    told: dict[str, Any] = {"number": 0, "run": RUN, "seed": SEED, "endpoint": "tcp://127.0.0.1:*", "storage": storage}
-    run_shard(ShardJob(config=PsConfig(shards=1), rows=config, **told), stop, ready.send)
+    fields: dict[str, Any] = {
+        "number": 0,
+        "run": RUN,
+        "seed": SEED,
+        "endpoint": "tcp://127.0.0.1:*",
+        "storage": storage,
+    }
+    run_shard(ShardJob(config=PsConfig(shards=1), rows=config, **fields), stop, ready.send)

@@ -1,11 +1,11 @@
-"""How long a run goes without training after one of its processes was killed or stopped, seen from outside.
+"""How long a run goes without training after one of its processes was killed or stopped, observed from outside.
 
-Every case is a run of its own, with real processes on a stream that keeps coming: one fault, then the seconds until new
-steps are completed, beyond those completed before it and those that may have been under way, as the run's journal
-tells; steps that are trained again in between do not count. A seam is a place in the code at which a process kills
-itself (``infra.base.faults``); a stopped process (SIGSTOP) is let go on after a while, when another has long taken its
-place; the supervisor is killed and started again at once. In the end the run is stopped in an orderly way, and
-``freshet verify`` looks at it.
+Every case is a separate run, with real processes on a stream that keeps coming: one fault, then the seconds until new
+steps are completed, beyond those completed before it and those that may have been under way, according to the run's
+journal; steps that are trained again in between do not count. A seam is a place in the code at which a process kills
+itself (``infra.base.faults``); a stopped process (SIGSTOP) is continued after a while, when another has long taken its
+place; the supervisor is killed and started again at once. In the end the run is stopped cleanly, and ``freshet verify``
+checks it.
 """
 
 import time
@@ -22,7 +22,7 @@ from infra.chaos.main import SUPERVISOR, ChaosJob, SupervisedRun, end, producing
 from infra.chaos.progress import Progress
 
 EXAMPLES = {WORKER: "worker-1", SHARD: "ps-1", DISPATCHER: "dispatcher", SUPERVISOR: SUPERVISOR}
-"""the process of each kind that is struck"""
+"""The process of each kind that is struck."""
 AT_STEP = "step=30"
 ONCE_IN_A_WHILE = {
     "start": "count=1",
@@ -31,34 +31,34 @@ ONCE_IN_A_WHILE = {
     **dict.fromkeys(("checkpoint_flush", "gathering", "before_file", "after_file"), "count=2"),
     **dict.fromkeys(("checkpoint_half_done", "before_manifest", "after_manifest"), "count=2"),
 }
-"""when a seam counts that is not reached in every step; the others at a step"""
+"""Conditions of seams that are not reached in every step; the others fire at a step."""
 SETTLED_STEPS = 30
-"""before a process is struck from outside"""
+"""Steps before a process is struck from outside."""
 UNDER_WAY = 2
-"""steps that may still be completed when a process is gone"""
+"""Steps that may still be completed when a process is gone."""
 SETTINGS = (
     *("dispatch.workers=2", "ps.shards=2", "stream.batch=128", "rows.dim=8", "api.port=0"),
     *("checkpoints.seconds=1", "checkpoints.kept=100000"),  # all, so that the journal stays for the checker
 )
-"""of every run, before those that are given"""
+"""Settings of every run, before those that are given."""
 TICK_SECONDS = 0.05
 PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """One fault, and how the run took it."""
+    """One fault, and how the run recovered."""
 
     name: str
     process: str
     seconds: float
-    """until a new step was completed"""
+    """Time until a new step was completed."""
     steps: int
-    """completed in the end"""
+    """Steps completed in the end."""
     is_replaced: bool
-    """whether another process has its name now"""
+    """Whether another process has its name now."""
     violations: str
-    """of what ``freshet verify`` checks; empty: none"""
+    """Violations found by ``freshet verify``; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Case:
     name: str
     process: str
     fault: str = ""
-    """of a seam"""
+    """The fault at a seam."""
     stopped_seconds: float = 0.0
-    """of a process that is stopped and not killed"""
+    """How long a process is stopped, instead of being killed."""
 
 
 def cases(kinds: Sequence[str], stopped_seconds: float) -> Iterator[Case]:
@@ -89,7 +89,7 @@ def cases(kinds: Sequence[str], stopped_seconds: float) -> Iterator[Case]:
 def run_recovery(
     folder: Path, chosen: Sequence[Case], rate: float, settings: Sequence[str], tell: Callable[[str], None]
 ) -> list[RecoveryResult]:
-    """One run after the other."""
+    """Runs one case after the other."""
     results = []
     for number, case in enumerate(chosen):
         place = folder / f"{number}-{case.process}"
@@ -125,7 +125,7 @@ def _measure(job: ChaosJob, case: Case) -> RecoveryResult:
 
 @dataclass
 class _Watch:
-    """Looks at a run from outside, and strikes it."""
+    """Observes a run from outside, and strikes it."""
 
     run: SupervisedRun
     progress: Progress
@@ -139,7 +139,7 @@ class _Watch:
         return fired.pid, fired.at_seconds
 
     def strike(self, case: Case) -> tuple[int, float]:
-        """Kills or stops a process of a run that trains; its id, and when."""
+        """Kills or stops a process of a run that trains; returns its id, and when."""
         self.until(lambda: self.steps() > SETTLED_STEPS, f"{SETTLED_STEPS} steps")
         self.struck = self.run.processes()[case.process]
         if case.stopped_seconds:
@@ -150,17 +150,17 @@ class _Watch:
         return self.struck.pid, time.time()
 
     def let_go_on(self) -> None:
-        """Continues the stopped process, if it is still there."""
+        """Continues the stopped process, if it still exists."""
         if self.struck is not None:
             with suppress(psutil.NoSuchProcess):
                 self.struck.resume()
 
     def steps(self) -> int:
-        """Completed so far."""
+        """Number of steps completed so far."""
         return (self.progress.read_newest() or (0, 0))[1]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Polls, and starts the supervisor again where it is gone; raises FreshetError if it takes too long."""
+        """Polls, and starts the supervisor again if it is gone; raises FreshetError if it takes too long."""
         limit = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             if time.monotonic() > limit:

@@ -1,1 +1,1 @@
-"""What serving costs, and how fresh its model is."""
+"""The cost of serving, and how fresh its model is."""

@@ -1,15 +1,15 @@
-"""How old a click is when the model that has learnt from it first answers, seen by a client; and what that costs.
+"""How old a click is when a model that has learnt from it first answers a client; and what this costs.
 
-Freshness. ``freshet produce`` writes events at the given rate, ``freshet up`` trains and serves them, and a client asks
-for predictions all the time. Each answer names its version, each record of the log says when it was appended, and the
-journal says which step trained it. So the freshness of an event is known without the run's own figures: from its append
-until the client first had an answer of a version with its step. That includes the time between two questions.
+Freshness. ``freshet produce`` writes events at the given rate, ``freshet up`` trains and serves them, and a client
+requests predictions all the time. Each answer names its snapshot, each record of the log says when it was appended, and
+the journal says which step trained it. So the freshness of an event is known without the run's own figures: from its
+append until the client first got an answer of a snapshot with its step. This includes the time between two requests.
 
-Cost. Events are written ahead and trained as fast as possible, by a run that does not serve itself. A serving process
-beside it is stopped (SIGSTOP) and let go on in turn: nobody who serves, no publishing. Steps a second of neighbouring
-windows are compared. What the serving process itself needs of the cores is part of the cost. How many events a window
-needs follows from what the one before it has trained; they are written between windows, and a pair of windows in which
-they ran out is measured again.
+Cost. Events are written beforehand and trained as fast as possible, by a run that does not serve itself. A serving
+process next to it is stopped (SIGSTOP) and continued in turn: without a server, nothing is published. Steps per second
+of neighbouring windows are compared. The serving process's own use of the cores is part of the cost. The number of
+events that a window needs follows from the one before it; they are written between windows, and a pair of windows in
+which they ran out is measured again.
 """
 
 import asyncio
@@ -43,27 +43,27 @@ from infra.web.store.place import database_url
 from ingest.log.embedded import LogReader
 
 SERVE = "serve"
-"""name of the serving process"""
+"""Name of the serving process."""
 TOPIC = "clicks"
 SETTLED_STEPS = 30
 QUIET_SECONDS = 12.0
-"""until a dispatcher knows that nobody serves any more"""
+"""Time until a dispatcher knows that nobody serves any more."""
 RETURN_SECONDS = 4.0
-"""until a serving process that goes on has caught up"""
+"""Time until a continued serving process has caught up."""
 SPARE_PAIRS = 6
-"""pairs of windows that may be measured again; each time at least twice as many events are there"""
+"""Pairs of windows that may be measured again, each time with at least twice as many events."""
 LEFT_SHARE = 0.1
-"""of what a pair has trained must be left when it is over, or else it may have waited for events"""
+"""Share of what a pair has trained that must be left at its end; otherwise it may have waited for events."""
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 600.0
-"""ends what hangs; a busy machine takes minutes to start a run"""
+"""Time limit; a busy machine takes minutes to start a run."""
 READ_BYTES = 16 << 20
 SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
 SETTINGS = (
     *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "rows.dim=16", f"stream.topic={TOPIC}"),
     *("api.port=0", "serving.port=0", "checkpoints.kept=100000"),  # all, so that the journal stays whole
 )
-"""of both runs, before those that are given"""
+"""Settings of both runs, before those that are given."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class FreshnessLoad:
     """What is measured, and for how long."""
 
     rate: float
-    """events a second"""
+    """Events per second."""
     seconds: float
     window_seconds: float
     windows: int
-    """of each kind"""
+    """Number of windows of each kind."""
     events: int
-    """written ahead for the first windows; how many the others need is seen then"""
+    """Events written beforehand for the first windows; the number for the others is then known."""
 
 
 @dataclass(frozen=True)
 class FreshnessResult:
-    """Times of events are from their append to the first answer of a version that has learnt from them."""
+    """Times of events are from their append to the first answer of a snapshot that has learnt from them."""
 
     events_per_second: float
     events: int
@@ -90,13 +90,13 @@ class FreshnessResult:
     p99_seconds: float
     worst_seconds: float
     versions: int
-    """that the client saw"""
+    """Snapshots that the client saw."""
     answers_per_second: float
     steps_per_second_published: tuple[float, ...]
-    """of each window"""
+    """Steps per second of each window."""
     steps_per_second_alone: tuple[float, ...]
     ratio: float
-    """of the medians of both"""
+    """Ratio of the medians of both."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class SeenVersions:
     """What a client saw, in the order of time."""
 
     times: list[float] = field(default_factory=list)
-    """of answers, since 1970"""
+    """Times of answers, in seconds since 1970."""
     versions: list[tuple[int, int]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ class SeenVersions:
 def run_freshness(
     folder: Path, load: FreshnessLoad, settings: Sequence[str], tell: Callable[[str], None]
 ) -> FreshnessResult:
-    """Both parts, each a run of its own."""
+    """Both parts, each a separate run."""
     asked, ages = _measure_ages(_job(folder / "fresh", load.rate, settings), load, tell)
     p50, p99, worst = np.quantile(ages, (0.5, 0.99, 1.0))
     tell(f"{len(ages):,} events: p50 {p50:.2f} s, p99 {p99:.2f} s")
@@ -161,7 +161,7 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
 
 @contextmanager
 def _asking(address: str, token: str) -> Iterator[SeenVersions]:
-    """A client that asks as often as it can, with a short pause between an answer and the next question."""
+    """A client that asks as often as it can, with a short pause between an answer and the next request."""
     asked = SeenVersions()
     is_over = threading.Event()
     thread = threading.Thread(target=_ask, args=(address, token, asked, is_over))
@@ -202,7 +202,7 @@ def _check(asked: SeenVersions) -> None:
 
 
 def ages_of(appended: Sequence[tuple[float, int]], asked: SeenVersions) -> list[float]:
-    """Of events (append time, step that trained them); raises FreshetError if one was never served."""
+    """Ages of events (append time, step that trained them); raises FreshetError if one was never served."""
     steps = [step for _, step in asked.versions]
     ages = []
     for at, step in appended:
@@ -214,7 +214,7 @@ def ages_of(appended: Sequence[tuple[float, int]], asked: SeenVersions) -> list[
 
 
 def _trained(folder: Path) -> Iterator[tuple[float, int]]:
-    """Append time and step of every record that was trained; one record is one event here."""
+    """Append time and step of every trained record; one record is one event here."""
     reader = LogReader(folder / "log", TOPIC)
     ends = _step_ends(folder)
     try:
@@ -243,7 +243,7 @@ def _step_ends(folder: Path) -> Mapping[int, list[tuple[int, int]]]:
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 Window = tuple[float, float]
-"""from, to; since 1970"""
+"""From and to, in seconds since 1970."""
 
 
 @dataclass
@@ -259,7 +259,7 @@ class EventsAhead:
         return self.written - self.count_trained()
 
     def top_up(self, events: int) -> None:
-        """Has at least so many wait."""
+        """Makes at least that many wait."""
         if (missing := events - self.untrained) > 0:
             self.write(missing)
             self.written += missing
@@ -334,7 +334,7 @@ def _write(job: ChaosJob, events: int, seed: int, tell: Callable[[str], None]) -
 
 
 def _count_trained(folder: Path) -> int:
-    """Samples of all steps so far, by the journal."""
+    """Samples of all steps so far, according to the journal."""
     if not (folder / JOURNAL).exists():
         return 0
     return sum(len(record.assignment) for record in read_records(folder / JOURNAL) if isinstance(record, StepDecided))

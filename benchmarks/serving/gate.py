@@ -1,9 +1,9 @@
-"""Which versions the gate holds back when labels or fields go wrong, and when the stream really changes.
+"""Which snapshots the gate holds back when labels or fields go wrong, and when the stream really changes.
 
-One plain process trains a stream with the formulas of a run (``trainer/reference.py``) and takes a version every so
-many samples. Each is judged by the gate itself (``dispatch/checkpoints/gate.py``): the last version that was good is
-what is served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
-something goes wrong or changes, in the middle of a version, and for the last third it is as before.
+One plain process trains a stream with the formulas of a run (``trainer/reference.py``) and takes a snapshot at regular
+numbers of samples. Each is judged by the gate itself (``dispatch/checkpoints/gate.py``): the last good snapshot is
+served, and scores the newest samples as a server would. For a third of the stream everything is as usual, then
+something goes wrong or changes, in the middle of a snapshot, and for the last third it is as before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,9 +48,9 @@ CASES = (
     "slow drift",
 )
 RARE = 10.0
-"""times as rare as usual are clicks before a change of the click rate"""
+"""Factor by which clicks are rarer than usual before a change of the click rate."""
 Fault = Callable[[Samples, float, np.random.Generator], Samples]
-"""What becomes of samples in the middle third; the number is how far that has got, from 0 to 1"""
+"""Changes the samples of the middle third; the number is the progress, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -58,44 +58,44 @@ class GateLoad:
     """What is tried."""
 
     dataset: str
-    """synthetic, or the data set that the file belongs to"""
+    """synthetic, or the data set of the file."""
     file: Path | None
     samples: int
-    """of the whole stream, at most"""
+    """Most samples of the whole stream."""
     version_samples: int
     field: str
-    """that is gone in one of the cases"""
+    """Field that is missing in one of the cases."""
     has_server: bool = True
-    """whether the version that is served scores the newest samples"""
+    """Whether the served snapshot scores the newest samples."""
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """One case; versions are counted from the beginning of the middle third, or of the last."""
+    """One case; snapshots are counted from the beginning of the middle third, or of the last."""
 
     name: str
     versions: int
     false_holds: int
-    """held back in the first third; with nothing wrong, in the whole stream"""
+    """Held back in the first third; if nothing is wrong, in the whole stream."""
     held_after: int | None
-    """versions that still went out; None: none was held back in the middle third"""
+    """Snapshots that were still published; None: none was held back in the middle third."""
     held: int
-    """in the middle third"""
+    """Held back in the middle third."""
     passed_after: int | None
-    """the first version from which on all were good, in the middle third; None: the last was held back"""
+    """The first snapshot from which on all were good, in the middle third; None: the last was held back."""
     back_after: int | None
-    """versions of the last third that were held back before the first good one; None: there was none"""
+    """Snapshots of the last third that were held back before the first good one; None: there was none."""
     mean_before: float
-    """of predictions of the version that is served, for the newest samples"""
+    """Mean prediction of the served snapshot, for the newest samples."""
     least_mean: float
-    """from the beginning of the middle third on"""
+    """Least mean from the beginning of the middle third on."""
     largest_mean: float
     reason: str
-    """of the first that was held back"""
+    """Reason of the first that was held back."""
 
 
 def run_gate(load: GateLoad, cases: Sequence[str], tell: Callable[[str], None]) -> list[GateResult]:
-    """One pass over the stream for each case."""
+    """Makes one pass over the stream for each case."""
     schema = load_schema(load.dataset)
     known = faults(schema, load.field)
     if unknown := set(cases) - known.keys():
@@ -109,7 +109,7 @@ def run_gate(load: GateLoad, cases: Sequence[str], tell: Callable[[str], None]) 
 
 # ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def faults(schema: Schema, field: str) -> dict[str, Fault]:
-    """By name."""
+    """The faults by name."""
 
     def labelled(make: Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]) -> Fault:
         return lambda samples, _, draw: replace(samples, labels_B=make(samples.labels_B, draw))
@@ -121,13 +121,15 @@ def faults(schema: Schema, field: str) -> dict[str, Fault]:
         "inverted": labelled(lambda labels_B, _: 1 - labels_B),
         "random": labelled(lambda labels_B, draw: draw.permutation(labels_B)),
         "field gone": lambda samples, _, draw: without(samples, schema, field),
-        "tenfold rate": lambda samples, _, draw: samples,  # it was thinned before, and is not any more
+        "tenfold rate": lambda samples, _, draw: samples,  # it was thinned before, and no longer is
         "slow drift": lambda samples, at, draw: thinned(samples, RARE ** -min(2 * at, 2 - 2 * at), draw),
     }
 
 
 def thinned(samples: Samples, share: float, draw: np.random.Generator) -> Samples:
-    """The same events with so much of the click rate: clicks are left out, as events that never were."""
+    """The same events with this share of the click rate: the other clicks are removed, as if they
+    had never happened.
+    """
     rate = float(samples.labels_B.mean())
     kept = share * (1 - rate) / max(1e-9, 1 - share * rate)
     return samples.where((samples.labels_B < 0.5) | (draw.random(len(samples)) < kept))
@@ -172,7 +174,7 @@ def _synthetic(schema: Schema) -> Iterator[Samples]:
 
 
 def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
-    """The stream checkpoint where versions are taken."""
+    """The stream, split where snapshots are taken."""
     waiting: list[Samples] = []
     for part in read_stream(load, schema):
         waiting.append(part)
@@ -186,7 +188,7 @@ def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
 
 # ── training and judging ──────────────────────────────────────────────────────────────────────────────────────────────
 class ServedModel:
-    """A version as a server holds it."""
+    """A snapshot as a server holds it."""
 
     def __init__(self, trained: Reference, rows: RowConfig, step: int, checkpoint: int) -> None:
         self._config = rows
@@ -197,7 +199,9 @@ class ServedModel:
         self.checkpoint = checkpoint
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
-        """Of keys that training has numbered; those that this version does not know have their start values."""
+        """Predictions for keys that training has numbered; those that this snapshot does not know have their start
+        values.
+        """
         width = self._config.shape().value
         dim = self._config.dim
         rows_BF, _ = self._trained.numbering.number(samples.keys_BF)
@@ -213,15 +217,15 @@ class ServedModel:
 
 
 class JudgedVersion(NamedTuple):
-    """What became of one version."""
+    """The verdict on one snapshot."""
 
     reasons: tuple[str, ...]
     served_mean: float | None
-    """of the version that is served after it, for its newest samples"""
+    """Mean prediction of the snapshot that is served after it, for its newest samples."""
 
 
 class JudgedRun:
-    """Trains versions and has each judged."""
+    """Trains snapshots and has each judged."""
 
     def __init__(self, schema: Schema, has_server: bool) -> None:
         start = RowConfig().initial_accumulator / BATCH**2
@@ -237,7 +241,7 @@ class JudgedRun:
         self._present_S = np.zeros(len(schema.sources), np.int64)
 
     def take(self, samples: Samples) -> JudgedVersion:
-        """The version behind these samples."""
+        """The snapshot after these samples."""
         logits_B = np.concatenate([self._train(samples.slice(at, at + BATCH)) for at in range(0, len(samples), BATCH)])
         first = max(0, len(samples) - MOST_ASKED)
         newest = samples.slice(first, len(samples))

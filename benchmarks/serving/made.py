@@ -1,4 +1,4 @@
-"""Checkpoints of a made-up model of any size, written as a shard writes them, a block of rows at a time."""
+"""Checkpoints of a synthetic model of any size, written as a shard writes them, a block of rows at a time."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from serving.copies import ModelCopy, ModelSpec
 
 BLOCK_ROWS = 1 << 18
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""odd: different numbers have different keys"""
+"""An odd factor, so that different numbers have different keys."""
 
 
 def keys_of(numbers_K: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -36,7 +36,7 @@ class MadeCheckpoints:
         self.newest: CheckpointManifest | None = None
 
     def take(self, changed: int) -> CheckpointManifest:
-        """A checkpoint in which so many rows have changed; the first has all of them."""
+        """A checkpoint in which that many rows have changed; the first has all of them."""
         before = self.newest
         number, step = (1, 1) if before is None else (before.number + 1, before.step + 1)
         count = self._rows if before is None else changed
@@ -56,7 +56,7 @@ class MadeCheckpoints:
         return self.newest
 
     def values(self, numbers_K: NDArray[np.int64], step: int) -> NDArray[Any]:
-        """Of rows, after a step."""
+        """Values of rows after a step."""
         width = self._spec.rows.shape().value
         values_KW: NDArray[np.float32] = np.sin((numbers_K[:, None] * 7 + np.arange(width) + step) * 0.01, dtype="f4")
         return values_KW

@@ -1,14 +1,14 @@
-"""How fast predictions are, what a row costs, and what swapping versions costs those who ask.
+"""How fast predictions are, the memory of a row, and what replacing snapshots costs clients.
 
-1. load      a checkpoint of so many rows is loaded from files, for each size
-2. compute   the engine against plain torch, which calls the same module on the same rows and knows their numbers
-             already; in this process, in turn, without HTTP
-3. HTTP      one client as fast as it can, with packed samples and with JSON, to a real server in a process of its own
-4. swaps     windows in turn: requests at the given rate alone, and beside a new version every second
+1. load: a checkpoint is loaded from files, for each size
+2. compute: the engine against plain torch, which calls the same module on the same rows and knows their numbers
+   already; in this process, in turn, without HTTP
+3. HTTP: one client as fast as it can, with packed samples and with JSON, to a real server in a separate process
+4. swaps: windows in turn: requests at the given rate without and with a new snapshot every second
 
-Everything shares this machine's cores, the clients and the writing of new versions too.
+Everything shares this machine's cores, including the clients and the writing of new snapshots.
 
-Legend: B samples, F keys a sample.
+Legend: B samples, F keys per sample.
 """
 
 import asyncio
@@ -57,17 +57,17 @@ class ServingLoad:
     """What is measured."""
 
     sizes: tuple[int, ...]
-    """rows of the checkpoints that are loaded; requests are measured with the smallest"""
+    """Rows of the checkpoints that are loaded; requests are measured with the smallest."""
     model: ModelName
     rate: float
-    """requests a second"""
+    """Requests per second."""
     window_seconds: float
     windows: int
-    """of each kind"""
+    """Number of windows of each kind."""
     changed: int
-    """rows of each new version"""
+    """Rows changed by each new snapshot."""
     repeat: int
-    """requests of each kind, without HTTP"""
+    """Requests of each kind, without HTTP."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class LoadedSize:
     name: str
     rows: int
     bytes_per_row: float
-    """index and values of a copy; a server has two"""
+    """Bytes of index and values of a copy; a server has two."""
     load_seconds: float
-    """from files in the page cache, every byte verified"""
+    """Time to load from files in the page cache, with every byte verified."""
     rows_per_second: float
     grown_bytes_per_row: float
-    """resident memory of this process, after loading less before"""
+    """Growth of this process's resident memory by loading."""
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """The engine beside plain torch, without HTTP."""
+    """The engine compared with plain torch, without HTTP."""
 
     rows: int
     single_p50_ms: float
@@ -96,7 +96,7 @@ class EngineResult:
     samples_per_second_64: float
     plain_per_second_64: float
     ratio_64: float
-    """engine's time over plain torch's"""
+    """Time of the engine divided by that of plain torch."""
     samples_per_second_512: float
     plain_per_second_512: float
     ratio_512: float
@@ -104,26 +104,26 @@ class EngineResult:
 
 @dataclass(frozen=True)
 class HttpResult:
-    """Latencies are those of a client."""
+    """Latencies as seen by a client."""
 
     http_single_p50_ms: float
     http_single_p99_ms: float
     http_json_p50_ms: float
-    """one sample as JSON"""
+    """One sample as JSON."""
     http_samples_per_second_512: float
     http_share_512: float
-    """of the time of a request with 512 packed samples, what is not the engine"""
+    """Share of the time of a request with 512 packed samples that is not spent in the engine."""
     quiet_p50_ms: float
     quiet_p99_ms: float
     swapping_p50_ms: float
     swapping_p99_ms: float
     p99_ratio: float
-    """with swaps over without; medians over windows"""
+    """With swaps divided by without; medians over windows."""
     requests: int
-    """in the windows; all were answered"""
+    """Requests in the windows; all were answered."""
     swaps: int
     rollback_seconds: float
-    """from request to answer, which comes once the version before is served; beside requests at the same rate"""
+    """Time from request to answer, which comes once the previous snapshot is served; with requests at the same rate."""
 
 
 def run_serve(
@@ -166,7 +166,7 @@ def _load(storage: Storage, checkpoints: MadeCheckpoints, copy: ModelCopy) -> Lo
 
 # ── compute ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 class PlainTorch:
-    """The same module on the same rows, whose numbers are known: what any server has to do at least."""
+    """The same module on the same rows, whose numbers are known: the least that any server has to do."""
 
     def __init__(self, copy: ModelCopy, checkpoints: MadeCheckpoints, rows: int) -> None:
         self._module = copy.module
@@ -225,7 +225,7 @@ def _compute(copies: Copies, checkpoints: MadeCheckpoints, schema: Schema, rows:
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
-    """A server of the checkpoints in a folder, in a process of its own; yields its address and a token."""
+    """A server of the checkpoints in a folder, in a separate process; yields its address and a token."""
     database = f"sqlite:///{folder / 'freshet.db'}"
     endpoint = folder / "endpoints" / "serve"
     token = asyncio.run(make_token(database, "bench", ("read", "predict", "control")))
@@ -307,7 +307,7 @@ def _windows(
 
 
 def _roll_back(asking: Clients, question: AskedRoute) -> float:
-    """In the middle of a window."""
+    """Rolls back in the middle of a window."""
     under_way = asking.ask(question)
     headers = {"Authorization": f"Bearer {question.token}"}
     time.sleep(question.seconds / 2)
@@ -322,7 +322,7 @@ def _roll_back(asking: Clients, question: AskedRoute) -> float:
 
 @contextmanager
 def taking(checkpoints: MadeCheckpoints, changed: int) -> Iterator[None]:
-    """A new version every second, meanwhile; one at least."""
+    """Inside, takes a new snapshot every second; at least one."""
     over = threading.Event()
 
     def take() -> None:
@@ -341,7 +341,7 @@ def taking(checkpoints: MadeCheckpoints, changed: int) -> Iterator[None]:
 
 
 def _await_swap(address: str, token: str, before: int) -> None:
-    """Returns once a server that may be busy has loaded a version since then."""
+    """Returns once a server that may be busy has loaded a snapshot since then."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while _swaps(address, token) == before and time.monotonic() < deadline:
         time.sleep(0.05)

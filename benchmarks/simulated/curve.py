@@ -1,8 +1,8 @@
-"""What alpha trades: how long decisions take and what they move, over shares of exact solving.
+"""The trade-off of alpha: how long decisions take and what they move, over shares of exact solving.
 
-All policies and shares decide each batch in turn before anyone sees the next one, each with a directory of its own, so
-that whatever else the machine does falls on all of them alike. Decision times are medians; ``assign_ms`` is the part
-that depends on alpha, the rest looks rows up and plans who moves them.
+All policies and shares decide each batch in turn before any sees the next one, each with a separate directory, so that
+other load on the machine affects all of them alike. Decision times are medians; ``assign_ms`` is the part that depends
+on alpha, the rest looks rows up and plans who moves them.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ class CurvePoint(msgspec.Struct, frozen=True):
     decide_ms: float
     assign_ms: float
     megabytes: float
-    """of rows and dense weights, both directions"""
+    """Megabytes of rows and dense weights, both directions."""
     saved: float
-    """share of the bytes over bandwidth that is saved against the same policy with the first alpha"""
+    """Share of the bytes over bandwidth that is saved compared with the same policy with the first alpha."""
 
 
 @dataclass
 class TimedPolicy:
-    """A policy, and what each of its assignments took."""
+    """A policy, and how long each of its assignments took."""
 
     policy: Policy
     seconds: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Candidate:
             self._totals.add(decision, dense_n)
 
     def point(self, first: "Candidate") -> CurvePoint:
-        """first: that the savings are against."""
+        """first: the candidate that savings are compared with."""
         result = self._totals.result(self._name, 0)
         before = first._totals.result(first._name, 0)
         assign_ms = 1000 * float(np.median(self._timed.seconds[self._workload.warm_up :]))

@@ -1,10 +1,10 @@
 """What each policy would move: the live index, policies and directory on a stream of keys, without training.
 
 Costs are bytes over bandwidth, in units of one row with its state over the fastest link: a move without state costs its
-share of that, the dense part of the model what it has in bytes (benchmarks/simulated/sizes.py). The first steps, in
-which caches fill, are left out of everything. Also left out: compute, latency, orders, and the links of the PS.
+share of that, the dense part of the model according to its bytes (benchmarks/simulated/sizes.py). The first steps, in
+which caches fill, are not counted. Also not counted: compute, latency, orders, and the links of the PS.
 
-Legend: B samples of a batch, K samples of the stream, F keys a sample, n workers.
+Legend: B samples of a batch, K samples of the stream, F keys per sample, n workers.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ SEED = 0
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Of a time, in milliseconds."""
+    """Percentiles of a time, in milliseconds."""
 
     p50: float
     p99: float
 
 
 class Megabytes(msgspec.Struct, frozen=True):
-    """Moved over all workers' links in all measured steps, both directions."""
+    """Megabytes moved over all workers' links in all measured steps, both directions."""
 
     miss_pull: float
     update_push: float
@@ -58,30 +58,30 @@ class DispatchResult(msgspec.Struct, frozen=True):
 
     policy: str
     steps: int
-    """measured ones"""
+    """Number of measured steps."""
     cost: float
     miss_pull: list[float]
     update_push: list[float]
     evict_push: list[float]
     all_reduce: list[float]
-    """gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed"""
+    """Gradients of replicated rows: in a ring of n workers each link carries 2(n-1)/n of those summed."""
     dense: list[float]
-    """weights and gradients of the dense part"""
+    """Weights and gradients of the dense part."""
     behind_push: list[float]
-    """written behind, ahead of a flush: not part of the cost"""
+    """Rows written behind, ahead of a flush: not part of the cost."""
     flush_push: int
-    """rows that a flush after the last step writes back"""
+    """Rows that a flush after the last step writes back."""
     megabytes: Megabytes
     hit_ratio: float
     link_time: float
-    """sum over steps of the slowest worker's transfer time"""
+    """Sum over steps of the slowest worker's transfer time."""
     link_ms: LinkMs
     decide_ms: Percentiles
     deadline_misses: int
 
 
 def run_dispatch(workload: Workload, specs: Sequence[str]) -> list[DispatchResult]:
-    """Every policy on the same stream, one after the other, each with empty caches at its start."""
+    """Every policy on the same stream, one after the other, each starting with empty caches."""
     return [simulate(workload, spec) for spec in specs]
 
 
@@ -126,22 +126,22 @@ def decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.
 
 
 class Totals:
-    """Adds up what the measured steps move."""
+    """Accumulates what the measured steps move."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._row_cost_n = workload.row_cost_n
         self._moved_5n = np.zeros((5, workload.workers))
-        """by kind, in whole rows"""
+        """Whole rows by kind."""
         self._behind_n = np.zeros(workload.workers)
         self._lookups = 0
         self._hits = 0
         self._link_time_2 = np.zeros(2)
-        """of rows, and of the dense part"""
+        """Link time of rows, and of the dense part."""
         self._decide_ms: list[float] = []
 
     def add(self, decision: Decision, dense_n: NDArray[np.float64]) -> None:
-        """dense_n: what the dense part costs on each link in this step."""
+        """dense_n: the cost of the dense part on each link in this step."""
         traffic = decision.plan.traffic
         sizes = self._workload.sizes
         self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
@@ -191,10 +191,10 @@ def _moved_rows(traffic: Traffic, value_share: float) -> NDArray[np.float64]:
 
 
 def saving(result: DispatchResult, first: DispatchResult) -> float:
-    """How much less a policy costs than the first one; negative if it costs more."""
+    """How much cheaper a policy is than the first one; negative if it costs more."""
     return 1 - result.cost / first.cost if first.cost else 0.0
 
 
 def speed_up(result: DispatchResult, first: DispatchResult) -> float:
-    """How many times less the slowest links need than under the first policy."""
+    """How many times faster the slowest links are than under the first policy."""
     return first.link_time / result.link_time if result.link_time else 1.0

@@ -29,26 +29,26 @@ EQUAL_LINKS = (5.0,) * 8
 EMBEDDING_SIZE = "embedding size"
 BREAKDOWN = "breakdown"
 HERALD_POLICIES = ("random:full", "laia:full", "random", "laia")
-"""vanilla; laia alone; synchronisation on demand (their communication plan) alone; both, which is Herald"""
+"""Vanilla; laia alone; synchronisation on demand (their communication plan) alone; both, which is Herald."""
 HERALD_LINKS = (100.0,) * 8
 HERALD_CACHE_RATIO = 0.10
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One line of a table; of the breakdown, all of it."""
+    """One line of a table; for the breakdown, all of it."""
 
     varied: str
     value: str
     policies: tuple[str, ...]
-    """the first is the one compared to"""
+    """Policies; the others are compared with the first."""
     batch: int = BATCH
-    """samples per worker"""
+    """Samples per worker."""
     cache_ratio: float = CACHE_RATIO
     links_gbit: tuple[float, ...] = LINKS
     dim: int = DIM
     eviction: str = "emark"
     results: tuple[DispatchResult, ...] = ()
-    """empty where the caches cannot hold a micro-batch, or the file is too short"""
+    """Results; empty if the caches cannot hold a micro-batch, or the file is too short."""
     why_not: str = ""
 
 
@@ -73,7 +73,7 @@ def settings(policies: Sequence[str]) -> Iterator[Setting]:
 
 
 def run_paper(keys_KF: NDArray[np.uint64], policies: Sequence[str], architecture: Architecture) -> list[Setting]:
-    """Measures every line; the paper's defaults, which stand in every table of ESD's, are measured once."""
+    """Measures every line; the paper's defaults, which occur in every table of ESD's, are measured once."""
     known: dict[Setting, Setting] = {}
     done = []
     for setting in settings(policies):

@@ -21,13 +21,13 @@ KINDS = (
     ("all_reduce", "all-reduce", "#8e63b0"),
     ("dense", "dense", "#9a9a9a"),
 )
-"""field of a result, its name, its colour"""
+"""Field of a result, its name, its colour."""
 CLASSES = ((False, "fast links", ""), (True, "slow links", "//"))
-"""class of a link, its name, its hatching"""
+"""Class of a link, its name, its hatching."""
 
 
 def check_can_plot() -> None:
-    """Refuses before anything is measured if the picture could not be drawn."""
+    """Raises ConfigError before anything is measured if the picture could not be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -3,13 +3,13 @@
 A dense part of P bytes is moved in one of two ways:
 
 * hub: a worker with samples pushes its gradient to the PS and pulls the new weights, P bytes up and P bytes down; a
-  worker without samples moves nothing. One that takes part alone by decision moves nothing either: it takes weights and
-  optimizer state once, and gives them back when somebody else takes part;
+  worker without samples moves nothing. One that takes part alone by decision moves nothing either: it fetches weights
+  and optimizer state once, and returns them when another worker takes part;
 * ring: each of n workers, with samples or not, sends 2(n-1)/n·P bytes and receives as many at the same time.
 
-A link is charged for what it carries: what a ring sends and receives in the same instant counts once, and what the hub
-moves up and down counts twice, as pushes and pulls of rows do. Bytes count in both directions. Decisions go by times,
-in which the hub's two ways run side by side and count once.
+A link is charged for what it carries: what a ring sends and receives at the same time counts once, and what the hub
+moves up and down counts twice, as pushes and pulls of rows do. Bytes count in both directions. Decisions depend on
+times, in which the hub's two directions overlap and count once.
 
 Legend: n workers.
 """
@@ -29,7 +29,7 @@ from trainer.models.size import dense_weights
 Reduce = Literal["hub", "ring"]
 FLOAT_BYTES = 4
 STATE_COPIES = 2
-"""that Adam keeps, the settings' default"""
+"""Copies that Adam, the default of the settings, keeps."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class Sizes:
     """Bytes of what is moved."""
 
     row: int = FLOAT_BYTES
-    """a row with its state"""
+    """Bytes of a row with its state."""
     value: int = FLOAT_BYTES
-    """a row without"""
+    """Bytes of a row without its state."""
     dense: int = 0
-    """all weights of the dense part"""
+    """Bytes of all weights of the dense part."""
     reduce: Reduce = "hub"
     dense_state_copies: int = STATE_COPIES
-    """of the dense part that its optimizer keeps"""
+    """Copies of the dense part that its optimizer keeps."""
 
     @property
     def value_share(self) -> float:
-        """Of a row's bytes; the rest is optimizer state."""
+        """The value's share of a row's bytes; the rest is optimizer state."""
         return self.value / self.row
 
     @property
     def dense_ways(self) -> int:
-        """In how many directions what a link is charged for moves at the same time."""
+        """Number of directions in which a link's charged bytes move at the same time."""
         return 1 if self.reduce == "hub" else 2
 
     @property
@@ -63,7 +63,7 @@ class Sizes:
 
 
 class DenseCharges:
-    """What the dense part costs on each link, step after step, in rows with their state."""
+    """The cost of the dense part on each link, step after step, in rows with their state."""
 
     def __init__(self, sizes: Sizes, workers: int) -> None:
         self._sizes = sizes
@@ -71,7 +71,7 @@ class DenseCharges:
         self._owner = 0 if workers == 1 else None
 
     def step(self, has_samples_n: NDArray[np.bool_], sole: int | None) -> NDArray[np.float64]:
-        """sole: who owns the dense part in this step, if anyone does."""
+        """sole: who owns the dense part in this step, if anyone."""
         if self._sizes.reduce == "ring":
             return np.full(self._workers, ring_moved(self._workers, self._sizes.dense) / self._sizes.row)
         load, given_back_by, self._owner = self._sizes.dense_load, self._owner, sole
@@ -82,23 +82,23 @@ class DenseCharges:
 
 
 ROWS_ALONE = Sizes()
-"""no state and no dense part, so that costs are numbers of rows"""
+"""No state and no dense part, so that costs are numbers of rows."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the sizes follow from: the optimizer of rows, and a model on so many keys and dense inputs a sample."""
+    """What the sizes follow from: the optimizer of rows, and a model on that many keys and dense inputs per sample."""
 
     optimizer: OptimizerName
     model: ModelName
     fields: int
     inputs: int
     dense_bytes: int | None = None
-    """in place of the model's; 0 leaves the dense part out"""
+    """Bytes instead of the model's; 0 omits the dense part."""
     reduce: Reduce = "hub"
 
     def sizes(self, dim: int) -> Sizes:
-        """With so many embedding columns; widths of the model's layers are those of the settings' defaults."""
+        """Sizes with that many embedding columns; widths of the model's layers are the defaults of the settings."""
         row = RowConfig(dim=dim, optimizer=self.optimizer).shape()
         dense = self.dense_bytes
         if dense is None:

@@ -17,11 +17,11 @@ KINDS = (
     ("all_reduce", "reduce"),
     ("dense", "dense"),
 )
-"""field of a result, and its column; a column in which nothing moved is left out"""
+"""Field of a result, and its column; a column in which nothing moved is omitted."""
 
 
 def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Table:
-    """One line a policy: cost and its parts, hit ratio, time of the slowest link, time to decide."""
+    """One line per policy: cost and its parts, hit ratio, time of the slowest link, time to decide."""
     links = ",".join(f"{link:g}" for link in workload.links_gbit)
     table = Table(
         title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, links {links},\n"
@@ -62,7 +62,7 @@ def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> 
 
 
 def _written_behind(result: DispatchResult) -> dict[str, str]:
-    """Rows, not part of the cost: what was written behind, and what that left for a flush."""
+    """Rows that are not part of the cost: what was written behind, and what that left for a flush."""
     return {"behind": _thousands(sum(result.behind_push)), "left": _thousands(result.flush_push)}
 
 
@@ -71,7 +71,7 @@ def _thousands(cost: float) -> str:
 
 
 def paper_tables(settings: Sequence[Setting]) -> list[Table]:
-    """One table or two for each thing varied."""
+    """One table or two for each varied quantity."""
     tables = []
     for varied in dict.fromkeys(setting.varied for setting in settings):
         lines = [setting for setting in settings if setting.varied == varied]
@@ -102,7 +102,7 @@ def _savings(results: Sequence[DispatchResult]) -> list[str]:
 
 
 def _split_table(lines: Sequence[Setting]) -> Table:
-    """What the slowest worker's time goes to as rows get wider."""
+    """What the slowest worker's time is spent on as rows get wider."""
     table = _table("milliseconds a step over the slowest link: rows + dense part", *lines[0].policies)
     for setting in lines:
         times = [f"{result.link_ms.rows:.1f} + {result.link_ms.dense:.1f}" for result in setting.results]
@@ -111,7 +111,7 @@ def _split_table(lines: Sequence[Setting]) -> Table:
 
 
 def _breakdown_table(setting: Setting) -> Table:
-    """Rows moved less than under the first policy, by direction."""
+    """How many fewer rows are moved than under the first policy, by direction."""
     table = _table(f"{setting.value}: rows moved less than under {setting.policies[0]}", "pull", "push", "overall")
     for policy, cells in zip(setting.policies, _breakdown(setting.results) or [_missing(setting)[:3]] * 4, strict=True):
         table.add_row(policy, *cells)
@@ -133,6 +133,6 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _missing(setting: Setting) -> list[str]:
-    """In place of results: why there are none."""
+    """Replaces results: why there are none."""
     reason = "cache too small" if "caches of" in setting.why_not else "file too short"
     return [reason, *["–"] * (len(setting.policies) - 1)]

@@ -1,6 +1,6 @@
 """A stream of keys, the workers it is dispatched to, and their links; what cannot be simulated is refused here.
 
-Legend: K samples of the stream, F keys a sample, n workers.
+Legend: K samples of the stream, F keys per sample, n workers.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from infra.base.errors import ConfigError
 
 EVICTIONS = ("emark", "lru", "lfu")
 SLOW = 0.5
-"""a link with less than this share of the fastest one's speed is of the slow class"""
+"""A link with less than this share of the fastest one's speed is of the slow class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +27,17 @@ class Workload:
     keys_KF: NDArray[np.uint64]
     links_gbit: tuple[float, ...]
     batch: int
-    """samples per worker"""
+    """Samples per worker."""
     cache_rows: int
-    """of each worker"""
+    """Rows of each worker's cache."""
     eviction: str = "emark"
     warm_up: int = 10
-    """steps left out"""
+    """First steps that are not counted."""
     deadline_ms: float | None = None
-    """a decision that takes longer is counted as a miss"""
+    """A decision that takes longer counts as a miss."""
     sizes: Sizes = ROWS_ALONE
     write_behind: float = 0.0
-    """rows that owners push ahead of a flush, at most, as a share of the rows they pull"""
+    """Most rows that owners push ahead of a flush, as a share of the rows they pull."""
 
     @property
     def workers(self) -> int:
@@ -45,7 +45,7 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """Whole batches in the stream, those left out included."""
+        """Whole batches in the stream, including those that are not counted."""
         return len(self.keys_KF) // (self.batch * self.workers)
 
     @property
@@ -68,7 +68,7 @@ def make_workload(
     deadline_ms: float | None = None,
     sizes: Sizes = ROWS_ALONE,
 ) -> Workload:
-    """A workload whose caches hold a share of the stream's distinct keys; what cannot be run is refused."""
+    """A workload whose caches hold a share of the stream's distinct keys; raises ConfigError for what cannot be run."""
     check_links(links_gbit)
     if eviction not in EVICTIONS:
         raise ConfigError(f"unknown eviction {eviction!r}; expected one of {', '.join(EVICTIONS)}; correct --eviction")

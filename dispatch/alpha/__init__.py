@@ -1,1 +1,1 @@
-"""Alpha from contention: what the dispatcher measures once a second, and what it changes by it."""
+"""Adjusts alpha to contention: what the dispatcher measures once a second, and what it changes in response."""

@@ -1,16 +1,16 @@
 """From readings to changes of alpha: a pure function, so that a recorded run can be played back.
 
-What it does, in this order:
+It does the following, in this order:
 
-1. The GPU is contended: exact assignment moves to the CPU, if it may (``dispatch.opt_backend`` is auto), and the CPU is
-   not contended and fast enough for a step. That costs no bytes.
-2. Contended where it is, or decisions take longer than steps: alpha is halved, and below 1/8 it is 0; but only if the
-   time that this gives back is longer than what the bytes take that it costs (``give_and_take``).
-3. Calm again: exact assignment moves back to the GPU; then alpha doubles, up to the ceiling, which is the policy's own
-   alpha. It does not rise where that saved nothing over Heu.
+1. If the GPU is contended, exact assignment moves to the CPU, if it may (``dispatch.opt_backend`` is auto), and if the
+   CPU is not contended and fast enough for a step. That costs no bytes.
+2. If the place where it runs is contended, or decisions take longer than steps, alpha is halved, and set to 0 below
+   1/8; but only if the time that this saves is longer than the time for the extra bytes (``give_and_take``).
+3. If it is calm again, exact assignment moves back to the GPU; then alpha doubles, up to the ceiling, which is the
+   policy's own alpha. It does not rise if that saved nothing compared with Heu.
 
 Three readings in a row must agree, each threshold to leave a state is lower than the one to enter it, and two changes
-are ten seconds apart at least. A rise that had to be taken back makes the next one wait twice as long, up to 5 minutes.
+are at least ten seconds apart. If an increase has to be undone, the next one waits twice as long, up to 5 minutes.
 """
 
 from typing import Literal
@@ -23,47 +23,50 @@ from dispatch.placement.assign.choices import Backend
 Verdict = Literal["contended", "between", "calm"]
 
 READINGS = 3
-"""in a row that must agree before anything changes"""
+"""Readings in a row that must agree before anything changes."""
 DWELL_SECONDS = 10.0
-"""least time between two changes, unless the settings say otherwise"""
+"""Least time between two changes, unless the settings say otherwise."""
 MOST_SETBACKS = 5
-"""that count: each doubles the time before the next rise"""
+"""Most setbacks that count; each doubles the time before the next increase."""
 LEAST_ALPHA = 1 / 8
-"""anything below becomes 0"""
+"""Least alpha; anything below becomes 0."""
 
 CPU_CONTENDED = 0.35
-"""share of the time that decisions lose to others on the CPU, from which on it counts as contended"""
+"""Share of the time that decisions lose to others on the CPU above which it counts as contended."""
 CPU_CALM = 0.2
-"""… and below which it counts as calm again"""
+"""Share below which it counts as calm again."""
 CPU_SLOW = 3.0
-"""slowdown of the CPU's trial that counts as contention; it also shows what a hypervisor takes away, which the other
-sensors do not see"""
+"""Slowdown of the CPU's trial that counts as contention; it also shows time taken by a hypervisor, which the other
+sensors do not see.
+"""
 CPU_USUAL = 2.0
-"""… and below which it is calm again"""
+"""Slowdown below which it is calm again."""
 LEAST_PRESSURE = 0.05
-"""of the kernel, where it says so; with less nobody waits for a processor, whatever the other sensors say"""
+"""Least pressure of the kernel, if known; with less nobody waits for a processor, whatever the other sensors say."""
 LEAST_LOAD = 0.01
-"""of a step's busy time; decisions that take less give nothing back if they are made shorter"""
+"""Least share of a step's busy time; decisions that take less save nothing if they are shortened."""
 LATE = 1.0
-"""decision time against the step's busy time: up to here nobody waits for a decision"""
+"""Decision time relative to the step's busy time up to which nobody waits for a decision."""
 IN_TIME = 0.5
-"""… and below which there is time to decide more"""
+"""Decision time below which there is time to decide more."""
 GPU_TAKEN = 0.5
-"""share of the time in which kernels of other programs run, from which on the GPU counts as contended, where NVML can
-tell them from the run's own"""
+"""Share of the time in which kernels of other programs run above which the GPU counts as contended, if NVML can
+distinguish them from the run's own.
+"""
 GPU_LEFT = 0.1
-"""… and below which it is calm again"""
+"""Share below which it is calm again."""
 GPU_CONTENDED = 2.0
-"""slowdown of the GPU's trial that counts as contention, where NVML cannot tell, or its answer lies between the two
-above"""
+"""Slowdown of the GPU's trial that counts as contention, if NVML cannot tell, or its answer is
+between the two above.
+"""
 GPU_CALM = 1.4
-"""… and below which it is calm again"""
+"""Slowdown below which it is calm again."""
 FITS = 0.5
-"""of a step's busy time that the CPU's trial may take where exact assignment moves there"""
+"""Share of a step's busy time that the CPU's trial may take if exact assignment moves there."""
 LEAST_SAVED = 0.001
-"""share of Heu's cost; where exact solving at the ceiling saves less, it buys nothing"""
+"""Share of Heu's cost; if exact solving at the ceiling saves less, it is not worth it."""
 SAVED_DWELLS = 180
-"""times the least time between two changes for which that is believed; then alpha rises again, to see"""
+"""How long that is trusted, in least times between two changes; then alpha rises again to check."""
 
 
 class Tempo(msgspec.Struct, frozen=True):
@@ -71,7 +74,7 @@ class Tempo(msgspec.Struct, frozen=True):
 
     readings: int = READINGS
     dwell_seconds: float = DWELL_SECONDS
-    """``dispatch.alpha_dwell_seconds``"""
+    """Least time between two changes: ``dispatch.alpha_dwell_seconds``."""
 
 
 USUAL = Tempo()
@@ -81,32 +84,32 @@ class ControllerState(msgspec.Struct, frozen=True):
     """What the controller remembers between two readings."""
 
     alpha: float
-    """in force"""
+    """Alpha in force."""
     ceiling: float
-    """the policy's own alpha"""
+    """The policy's own alpha."""
     backend: Backend
-    """where exact assignment runs"""
+    """Where exact assignment runs."""
     home: Backend
-    """where it runs if nothing is contended"""
+    """Where it runs if nothing is contended."""
     may_move: bool = True
-    """whether it may leave the GPU; not if a person has named it"""
+    """Whether it may leave the GPU; False if a person has set the GPU."""
     contended: int = 0
-    """latest readings in a row that were contended where it runs"""
+    """Latest readings in a row in which the place where it runs was contended."""
     calm: int = 0
     gpu_calm: int = 0
-    """those in which the GPU was"""
+    """Latest readings in a row in which the GPU was calm."""
     changed_at: float | None = None
     raised_at: float | None = None
-    """the last change, if it was a rise or a move back"""
+    """Time of the last change, if it was an increase or a move back."""
     setbacks: int = 0
-    """rises in a row that had to be taken back"""
+    """Increases in a row that had to be undone."""
     saved_share: float | None = None
-    """what exact solving saved when the ceiling was last in force; a lower alpha may save nothing where that does"""
+    """What exact solving saved when the ceiling was last in force; a lower alpha may save nothing even if that does."""
     saved_at: float = 0.0
 
 
 class AlphaChange(msgspec.Struct, frozen=True):
-    """What holds from the next decision on, and why."""
+    """What applies from the next decision on, and why."""
 
     alpha: float
     backend: Backend
@@ -115,18 +118,18 @@ class AlphaChange(msgspec.Struct, frozen=True):
 
 
 class GiveAndTake(msgspec.Struct, frozen=True):
-    """What a lower alpha would come to, in milliseconds a step."""
+    """The effect of a lower alpha, in milliseconds per step."""
 
     given_back: float
-    """of time that steps wait for decisions, or that workers share with them"""
+    """Time saved, for which steps wait for decisions, or which workers share with them."""
     lost: float
-    """that the bytes take on the links which exact solving no longer saves"""
+    """Time that the extra bytes take on the links."""
 
 
 def control(
     state: ControllerState, readings: Readings, now: float, tempo: Tempo = USUAL
 ) -> tuple[ControllerState, AlphaChange | None]:
-    """Takes a reading; returns the state after it, and what changes, if anything does."""
+    """Processes a reading; returns the new state, and the change, if there is one."""
     if readings.busy_ms is None:
         return state, None
     state = _weigh(_count(state, readings), readings, now, SAVED_DWELLS * tempo.dwell_seconds)
@@ -149,7 +152,7 @@ def cpu_verdict(readings: Readings) -> Verdict:
 
 
 def gpu_verdict(readings: Readings) -> Verdict:
-    """Whether programs other than this run use the GPU: by NVML if it can tell, else by how slow the trial is."""
+    """Whether programs other than this run use the GPU: by NVML if it can tell, otherwise by how slow the trial is."""
     others = readings.gpu_others
     slowdown = readings.gpu_slowdown or 1.0
     if others is not None and not GPU_LEFT <= others < GPU_TAKEN:
@@ -160,12 +163,12 @@ def gpu_verdict(readings: Readings) -> Verdict:
 
 
 def place_verdict(readings: Readings, backend: Backend) -> Verdict:
-    """Of the place where exact assignment runs."""
+    """The verdict on the place where exact assignment runs."""
     return cpu_verdict(readings) if backend == "cpu" else gpu_verdict(readings)
 
 
 def verdict(readings: Readings, backend: Backend) -> Verdict:
-    """Of that place, and of decisions that come too late wherever it is."""
+    """The verdict on that place, and on decisions that come too late wherever they are made."""
     load = readings.decide_load or 0.0
     if load >= LATE:
         return "contended"
@@ -176,11 +179,11 @@ def verdict(readings: Readings, backend: Backend) -> Verdict:
 
 
 def give_and_take(readings: Readings, backend: Backend, share: float) -> GiveAndTake | None:
-    """What it would come to if this share less of what is solved exactly now were; None: not enough is known.
+    """The effect of solving this share less of what is now solved exactly; None: not enough is known.
 
-    Both are taken to be proportional to alpha. A small alpha keeps most of what a large one saves, so that errs on the
-    side of keeping it. As long as decisions take less time than steps nobody waits for them: then a shorter decision
-    gives something back only where workers of this run want the same contended processor or GPU.
+    Both are assumed to be proportional to alpha. A small alpha keeps most of what a large one saves, so this tends to
+    keep it high. While decisions take less time than steps, nobody waits for them: a shorter decision then saves
+    something only if workers of this run need the same contended processor or GPU.
     """
     if readings.exact_ms is None or readings.rows_ms is None or readings.saved_share is None:
         return None
@@ -192,7 +195,7 @@ def give_and_take(readings: Readings, backend: Backend, share: float) -> GiveAnd
 
 
 def _count(state: ControllerState, readings: Readings) -> ControllerState:
-    """How many readings in a row now say the same."""
+    """Counts how many readings in a row agree."""
     found = verdict(readings, state.backend)
     of_gpu = gpu_verdict(readings)
     return msgspec.structs.replace(
@@ -204,7 +207,7 @@ def _count(state: ControllerState, readings: Readings) -> ControllerState:
 
 
 def _weigh(state: ControllerState, readings: Readings, now: float, believed_seconds: float) -> ControllerState:
-    """Remembers what the ceiling saves, for as long as that is believed."""
+    """Remembers what the ceiling saves, for as long as that is trusted."""
     if state.alpha == state.ceiling and readings.saved_share is not None:
         return msgspec.structs.replace(state, saved_share=readings.saved_share, saved_at=now)
     if now - state.saved_at > believed_seconds:
@@ -215,7 +218,7 @@ def _weigh(state: ControllerState, readings: Readings, now: float, believed_seco
 def _relieve(
     state: ControllerState, readings: Readings, now: float, tempo: Tempo
 ) -> tuple[ControllerState, AlphaChange | None]:
-    """Exact assignment moves to the CPU, or alpha falls if that is worth it."""
+    """Moves exact assignment to the CPU, or lowers alpha if that is worth it."""
     if state.alpha == 0.0:
         return state, None
     alpha = state.alpha
@@ -241,7 +244,7 @@ def _relieve(
 def _restore(
     state: ControllerState, readings: Readings, now: float, tempo: Tempo
 ) -> tuple[ControllerState, AlphaChange | None]:
-    """Exact assignment moves back to the GPU, or alpha rises."""
+    """Moves exact assignment back to the GPU, or raises alpha."""
     figures = readings.figures()
     if state.backend != state.home and state.gpu_calm >= tempo.readings:
         reason = f"{_ease(readings, state.home)}; exact assignment moves back"
@@ -280,7 +283,7 @@ def _changed(
 
 
 def _fits_the_cpu(readings: Readings) -> bool:
-    """Whether the CPU is not contended, and exact assignment there takes a part of a step only."""
+    """Whether the CPU is not contended, and exact assignment there takes only a part of a step."""
     if readings.cpu_trial_ms is None or readings.busy_ms is None:
         return False
     trial_ms = readings.cpu_trial_ms * (readings.cpu_slowdown or 1.0)
@@ -307,7 +310,7 @@ def _ease(readings: Readings, backend: Backend) -> str:
 
 
 def _gpu_use(readings: Readings) -> str:
-    """By what the GPU was judged."""
+    """Describes the reading by which the GPU was judged."""
     others = readings.gpu_others
     if others is not None and not GPU_LEFT <= others < GPU_TAKEN:
         return f"other programs keep it busy {others:.0%} of the time"

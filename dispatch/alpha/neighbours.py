@@ -1,11 +1,11 @@
 """What programs other than this run do on the GPU that it solves on, by NVML (nvidia-ml-py).
 
-A worker says where it runs when it joins (infra/base/process.py), so its process is known to be the run's own.
+A worker reports where it runs when it joins (infra/base/process.py), so its process is known to be the run's own.
 
 Everything here may be missing: the driver, the right to see processes, figures per process (MIG has none), our own
-process in the list (in a container NVML tells the process numbers of the host), or the workers' (they run in containers
-of their own on this machine). Nobody can be told apart then, and nothing is said; that a GPU is shared is felt by the
-trial, too (dispatch/alpha/trials.py).
+process in the list (in a container NVML reports the process numbers of the host), or the workers' (they may run in
+other containers on this machine). Then the processes cannot be distinguished, and no figures are given; the trial
+notices a shared GPU as well (dispatch/alpha/trials.py).
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ from infra.base.process import ProcessPlace, own_place
 
 @dataclass(frozen=True)
 class OwnProcesses:
-    """Of a run, on the machine that decides."""
+    """The processes of a run on the machine that decides."""
 
     pids: frozenset[int]
     workers: int = 0
-    """of the run on this machine"""
+    """Workers of the run on this machine."""
     are_known: bool = True
-    """whether those are all of them: not if a worker counts its processes another way"""
+    """Whether those are all of them; False if a worker has another numbering of processes."""
 
 
 def own_processes(mine: ProcessPlace, workers: Iterable[ProcessPlace]) -> OwnProcesses:
-    """Those of the dispatcher and of the workers beside it; workers on other machines do not count."""
+    """The processes of the dispatcher and of the workers next to it; workers on other machines do not count."""
     here = [place for place in workers if place.machine and place.machine == mine.machine]
     are_known = all(place.namespace == mine.namespace for place in here)
     return OwnProcesses(frozenset({mine.pid, *(place.pid for place in here)}), len(here), are_known)
@@ -38,21 +38,21 @@ def own_processes(mine: ProcessPlace, workers: Iterable[ProcessPlace]) -> OwnPro
 
 @dataclass(frozen=True)
 class OtherUse:
-    """Of programs other than this run; None: NVML does not say."""
+    """Use by programs other than this run; None: NVML does not say."""
 
     utilisation: float | None = None
-    """share of the time since the last reading in which their kernels ran; of all of them together, at most 1"""
+    """Share of the time since the last reading in which their kernels ran, all of them together, at most 1."""
     memory: float | None = None
-    """share of the device's memory that they hold"""
+    """Share of the device's memory that they hold."""
 
 
 NOT_KNOWN = OtherUse()
 UNUSABLE = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
-"""what pynvml raises: the driver's own errors, and that the driver is too old for it"""
+"""What pynvml raises: the driver's own errors, and that the driver is too old for it."""
 
 
 class Nvml(Protocol):
-    """The functions of pynvml that are used here; its constants and errors are taken from the module."""
+    """The functions of pynvml that are used here; its constants and errors come from the module."""
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: Any) -> list[Any]: ...  # noqa: N802 (NVML's own name)
     def nvmlDeviceGetProcessUtilization(self, device: Any, since: int) -> list[Any]: ...  # noqa: N802
@@ -60,7 +60,7 @@ class Nvml(Protocol):
 
 
 class GpuNeighbours:
-    """Looks at one device."""
+    """Observes one device."""
 
     def __init__(self, nvml: Nvml, device: Any, mine: ProcessPlace) -> None:
         """mine: of this process, which uses the device."""
@@ -68,10 +68,10 @@ class GpuNeighbours:
         self._device = device
         self._mine = mine
         self._since = 0
-        """microseconds, by NVML's clock, of the newest sample that was read"""
+        """Time of the newest sample that was read, in microseconds of NVML's clock."""
 
     def read(self, own: OwnProcesses) -> OtherUse:
-        """Since the last reading."""
+        """The use since the last reading."""
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
             if not own.are_known or self._mine.pid not in [process.pid for process in processes]:
@@ -87,7 +87,7 @@ class GpuNeighbours:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._since)
         except pynvml.NVMLError as error:
-            # pynvml raises the code of success, too, where there is no sample
+            # pynvml raises even the success code if there is no sample
             is_idle = error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND)
             return 0.0 if is_idle else None
         self._since = max([self._since, *(sample.timeStamp for sample in samples)])
@@ -99,7 +99,7 @@ class GpuNeighbours:
 
 
 def find_neighbours(bus_id: str) -> GpuNeighbours | None:
-    """Of the device at this PCI address; None where NVML cannot be used."""
+    """The neighbours on the device at this PCI address; None if NVML cannot be used."""
     with suppress(*UNUSABLE):
         pynvml.nvmlInit()
         return GpuNeighbours(pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(bus_id), own_place())

@@ -1,8 +1,7 @@
-"""The pilot: looks at the sensors once a second, asks the controller, says what to change.
+"""The pilot: reads the sensors once a second, asks the controller, and returns what to change.
 
-It lives in the deciding thread and holds it up for a hundredth of the time at most: one trial on the CPU, one on the
-GPU where there is one, and a few small files. What it changes is carried out by the dispatcher's loop, between two
-decisions.
+It runs in the deciding thread and delays it for at most a hundredth of the time: one trial on the CPU, one on the GPU
+if there is one, and a few small files. The dispatcher's loop carries out the changes, between two decisions.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from dispatch.placement.assign.worth import Worth
 from infra.base.process import ProcessPlace, own_place
 
 LOOK_SECONDS = 1.0
-"""between two looks"""
+"""Time between two readings."""
 
 
 def time_trial(backend: Backend, situation: Situation) -> Trial:
@@ -33,7 +32,7 @@ def time_trial(backend: Backend, situation: Situation) -> Trial:
 
 
 def own_neighbours() -> GpuNeighbours | None:
-    """Of the GPU that exact assignment uses; None where NVML cannot be used."""
+    """The neighbours on the GPU that exact assignment uses; None if NVML cannot be used."""
     import cupy
 
     bus_id: Any = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.Device().id)
@@ -42,7 +41,7 @@ def own_neighbours() -> GpuNeighbours | None:
 
 @dataclass(frozen=True)
 class Sensors:
-    """Where readings come from; tests put others in their place."""
+    """The sources of readings; tests replace them."""
 
     pressure: CpuPressure = field(default_factory=lambda: CpuPressure(pressure_source()))
     run_queue: RunQueue = field(default_factory=RunQueue)
@@ -51,7 +50,7 @@ class Sensors:
 
 
 class AlphaPilot:
-    """Follows one run's decisions, from ``begin`` on."""
+    """Observes one run's decisions, from ``begin`` on."""
 
     def __init__(
         self,
@@ -60,7 +59,9 @@ class AlphaPilot:
         sensors: Sensors | None = None,
         tempo: Tempo = USUAL,
     ) -> None:
-        """samples, workers: of the trial's batch; those of the run tell whether the CPU is fast enough for it."""
+        """samples, workers: size of the trial's batch; with those of the run it shows whether the CPU is fast enough
+        for it.
+        """
         self._situation = trial_situation(samples, workers)
         self._sensors = sensors or Sensors()
         self._tempo = tempo
@@ -71,17 +72,17 @@ class AlphaPilot:
         self._own = own_processes(own_place(), ())
         self._next = 0.0
         self.last: Readings | None = None
-        """for the status"""
+        """The latest readings, for the status."""
 
     def train_with(self, workers: Iterable[ProcessPlace]) -> None:
-        """These are the run's workers from now on: what theirs use of this machine is not others' load."""
+        """Sets the run's workers from now on: what they use of this machine does not count as load of others."""
         self._own = own_processes(own_place(), workers)
 
     def begin(self, alpha: float, ceiling: float, backend: Backend, may_move: bool) -> None:
-        """Starts afresh: at the start of a run, after a recovery, or when a person gives alpha back.
+        """Starts again: at the start of a run, after a recovery, or when a person releases alpha.
 
-        backend: where exact assignment runs now. may_move: whether it may go elsewhere; what has run on a GPU before
-        comes back to it. The time since the last change goes on.
+        backend: where exact assignment runs now. may_move: whether it may move; what has run on a GPU before returns to
+        it. The time since the last change is kept.
         """
         timed: set[Backend] = {"cpu"} if backend == "cpu" else {"cpu", "cuda"}
         for place in timed - self._trials.keys():
@@ -95,7 +96,7 @@ class AlphaPilot:
         self._sensors.run_queue.read()
 
     def note(self, decision_seconds: float, cpu_seconds: float, step: StepSeconds, worth: Worth | None = None) -> None:
-        """Takes what one decision took, and what its exact part was worth where that was compared."""
+        """Records what one decision took, and what its exact part was worth if that was compared."""
         self._window.note(decision_seconds, cpu_seconds, step, worth)
 
     def sample_and_decide(self, now: float) -> AlphaChange | None:

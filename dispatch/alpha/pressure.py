@@ -1,7 +1,7 @@
-"""Pressure stall information of the kernel: for how much of the time some task waited for a processor.
+"""Pressure stall information of the kernel: the share of the time in which some task waited for a processor.
 
-Of the dispatcher's own cgroup (version 2) where the kernel keeps it, else of the whole machine, else not at all: old
-kernels, those started with psi=0 and other systems have none.
+It is that of the dispatcher's own cgroup (version 2) if the kernel has it, otherwise of the whole machine, otherwise
+not available: old kernels, those started with psi=0 and other systems do not have it.
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 
 
 class CpuPressure:
-    """Follows one file of the kernel."""
+    """Observes one file of the kernel."""
 
     def __init__(self, source: Path | None) -> None:
         self._source = source
         self._before: tuple[float, float] | None = None
-        """when it was read last, and the seconds waited by then"""
+        """When it was read last, and the seconds waited by then."""
 
     def read(self, now: float) -> float | None:
-        """The share of the time since the last reading in which some task waited; the first: of the last 10 seconds."""
+        """The share of the time since the last reading in which some task waited; at first, of the last 10 seconds."""
         read = _read(self._source) if self._source is not None else None
         if read is None:
             return None
@@ -32,7 +32,7 @@ class CpuPressure:
 
 
 def pressure_source(own_group: Path = OWN_GROUP, mounts: tuple[Path, ...] = MOUNTS, host: Path = HOST) -> Path | None:
-    """The file to follow: of the own cgroup, else of the host; None if neither can be read."""
+    """The file to read: of the own cgroup, otherwise of the host; None if neither can be read."""
     group = _unified_group(own_group)
     groups = [mount / group.lstrip("/") / "cpu.pressure" for mount in mounts] if group is not None else []
     return next((source for source in (*groups, host) if _read(source) is not None), None)
@@ -48,7 +48,7 @@ def _unified_group(own_group: Path) -> str | None:
 
 
 def _read(source: Path) -> tuple[float, float] | None:
-    """The share of the last 10 seconds and the seconds in all, of the line "some avg10=… avg60=… avg300=… total=…"."""
+    """The share of the last 10 seconds and the total seconds, from the line "some avg10=… avg60=… avg300=… total=…"."""
     try:
         some = next(line for line in source.read_text().splitlines() if line.startswith("some "))
         figures = dict(figure.split("=") for figure in some.split()[1:])

@@ -3,20 +3,20 @@
 from pathlib import Path
 
 THREAD = Path("/proc/thread-self/schedstat")
-"""nanoseconds on a processor, nanoseconds ready and waiting for one, time slices; of the thread that reads it"""
+"""Nanoseconds on a processor, nanoseconds ready and waiting for one, time slices; of the thread that reads it."""
 LEAST_NANOSECONDS = 1_000_000
-"""a thread that wanted less than this since the last reading says nothing"""
+"""If a thread wanted less than this since the last reading, there is no value."""
 
 
 class RunQueue:
-    """Follows the thread that calls ``read``, which must always be the same one."""
+    """Observes the thread that calls ``read``, which must always be the same one."""
 
     def __init__(self, source: Path = THREAD) -> None:
         self._source = source
         self._before: tuple[int, int] | None = None
 
     def read(self) -> float | None:
-        """Of the time in which the thread wanted a processor since the last reading, the share in which it had none."""
+        """Share of the time since the last reading in which the thread wanted a processor but had none."""
         found = self._read()
         before, self._before = self._before, found
         if found is None or before is None:

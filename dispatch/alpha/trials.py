@@ -1,12 +1,12 @@
-"""The same made-up batch assigned now and then by one solver: how much slower it is than usual in this run.
+"""Regular trials: the same synthetic batch assigned by one solver, to see how much slower it is than usual in this run.
 
-Its size never changes, so its time says something about the machine alone. On a GPU it is taken by CUDA events on the
-solver's own stream: other processes' kernels show, a busy CPU does not. It is felt where nothing can be looked up, and
-also while decisions are made elsewhere, so that the way back is known to be free.
+Its size never changes, so its time depends on the machine alone. On a GPU it is timed by CUDA events on the solver's
+own stream: other processes' kernels show, a busy CPU does not. It works where nothing can be looked up, and also while
+decisions are made elsewhere, so that the run knows when the GPU is free again.
 
-Usual is what trials take while the run trains: its own workers use the same processors and the same GPU, and against
-an idle machine they alone would look like contention. Trials that are clearly slower do not count as usual, unless they
-stay so for minutes: then the run itself has changed.
+Usual is what trials take while the run trains: its own workers use the same processors and the same GPU, and compared
+with an idle machine they alone would look like contention. Trials that are clearly slower do not count as usual, unless
+they stay so for minutes: then the run itself has changed.
 """
 
 from collections import deque
@@ -16,19 +16,19 @@ from statistics import median
 import numpy as np
 
 FIRST_LOOKS = 10
-"""after which it is known what is usual"""
+"""Number of trials after which the usual time is known."""
 USUAL_LOOKS = 60
-"""that it is known by"""
+"""Number of trials that determine the usual time."""
 USUAL_PERCENT = 75
-"""percentile of these that is usual: some trials meet the run's own kernels, and some the gaps between them"""
+"""Percentile of these that is usual: some trials meet the run's own kernels, and some the gaps between them."""
 UNUSUAL = 1.7
-"""times the usual; slower trials are not learnt from"""
+"""Multiple of the usual time; slower trials do not count."""
 FORGOTTEN_LOOKS = 300
-"""unusual ones in a row after which they are usual"""
+"""Unusual trials in a row after which they become usual."""
 RECENT_TRIALS = 3
-"""whose median is the slowdown, so that one interruption is none"""
+"""Number of trials whose median is the slowdown, so that one interruption does not count."""
 LARGEST_SHARE = 0.01
-"""of the time that trials may take"""
+"""Largest share of the time that trials may take."""
 
 
 class Trial:
@@ -41,11 +41,11 @@ class Trial:
         self._usual: deque[float] = deque(maxlen=USUAL_LOOKS)
         self._recent: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._unusual = 0
-        """looks in a row"""
+        """Unusual trials in a row."""
         solve_seconds()  # compiles
 
     def run_if_due(self, now: float) -> None:
-        """Solves it again, unless that would take more than its share of the time."""
+        """Solves the problem again, unless that would take more than its share of the time."""
         if now < self._next:
             return
         self._solve_seconds()  # other work has left the caches cold since the last trial
@@ -61,11 +61,11 @@ class Trial:
 
     @property
     def usual_seconds(self) -> float | None:
-        """None: not known yet."""
+        """The usual time; None: not known yet."""
         return float(np.percentile(self._usual, USUAL_PERCENT)) if len(self._usual) >= FIRST_LOOKS else None
 
     @property
     def slowdown(self) -> float | None:
-        """Of the latest trials against the usual ones; None: not known yet."""
+        """Time of the latest trials relative to the usual time; None: not known yet."""
         usual = self.usual_seconds
         return None if usual is None else median(self._recent) / usual

@@ -1,4 +1,4 @@
-"""The decisions of the latest looks."""
+"""The decisions of the latest readings."""
 
 from collections import deque
 from statistics import median
@@ -9,28 +9,28 @@ import numpy as np
 from dispatch.placement.assign.worth import Worth
 
 LOOKS = 5
-"""over whose decisions the 95th percentile is taken"""
+"""Number of readings over whose decisions the 95th percentile is taken."""
 COMPARED = 5
-"""latest comparisons that count: one alone may have been interrupted"""
+"""Latest comparisons that count: a single one may have been interrupted."""
 
 
 class StepSeconds(NamedTuple):
-    """Of the steps that are trained meanwhile, as they usually are; None: not known yet."""
+    """Usual times of the steps that are trained meanwhile; None: not known yet."""
 
     busy_seconds: float | None = None
-    """that a step keeps the workers busy"""
+    """Time for which a step keeps the workers busy."""
     rows_seconds: float | None = None
-    """that its rows take on the slowest worker's link"""
+    """Time that its rows take on the slowest worker's link."""
 
 
 class DecisionWindow:
-    """Takes decisions one by one and sums them up at every look."""
+    """Collects decisions and summarises them at every reading."""
 
     def __init__(self) -> None:
         self._seconds: deque[list[float]] = deque([[]], maxlen=LOOKS)
-        """of the decisions of each look, those of the next one last"""
+        """Seconds of the decisions of each reading, those of the next one last."""
         self._cpu_seconds = 0.0
-        """of the decisions since the last look"""
+        """Processor seconds of the decisions since the last reading."""
         self.step = StepSeconds()
         self._worths: deque[Worth] = deque(maxlen=COMPARED)
 
@@ -49,19 +49,19 @@ class DecisionWindow:
         return Worth(*(median(figures) for figures in zip(*self._worths, strict=True)))
 
     def forget_worth(self) -> None:
-        """Nothing will be compared for a while."""
+        """Drops the comparisons, because nothing will be compared for a while."""
         self._worths.clear()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was decided since the last look."""
+        """Whether nothing was decided since the last reading."""
         return not self._seconds[-1]
 
     def p95_seconds(self) -> float:
         return float(np.percentile([seconds for look in self._seconds for seconds in look], 95))
 
     def close(self) -> float:
-        """Ends the look; returns the share of processor time in its decisions."""
+        """Ends the reading; returns the share of processor time in its decisions."""
         share = self._cpu_seconds / max(sum(self._seconds[-1]), 1e-9)
         self._seconds.append([])
         self._cpu_seconds = 0.0

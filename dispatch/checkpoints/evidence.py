@@ -14,17 +14,17 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
 LEAST_PROBABILITY = 1e-6
-"""predictions are at least so far from 0 and 1: what is served is rounded to single precision"""
+"""Least distance of predictions from 0 and 1: served predictions are rounded to single precision."""
 LARGEST_CHANGE = 20.0
-"""of the click rate, at once, that is taken for real"""
+"""Largest sudden change of the click rate that counts as real."""
 LARGEST_CHANGE_IN_A_RUN = 3.0
-"""of the click rate, where all newest labels are equal: a hold by mistake is over with the next that is not"""
+"""The same if all newest labels are equal: a mistaken hold ends with the next label that differs."""
 FEWEST = 10.0
-"""clicks that must be expected before their absence is anything but chance"""
+"""Clicks that must be expected before their absence is more than chance."""
 IMPOSSIBLE = 9.0
-"""natural logarithm of the odds against what is called impossible"""
+"""Natural logarithm of the odds against what counts as impossible."""
 EVIDENCE = LARGEST_CHANGE * FEWEST
-"""clicks, and samples that are none, that are expected of the samples that the labels are judged by"""
+"""Clicks, and samples without a click, that are expected among the samples by which labels are judged."""
 
 
 class ScoredSamples(msgspec.Struct, frozen=True):
@@ -32,9 +32,9 @@ class ScoredSamples(msgspec.Struct, frozen=True):
 
     clicked_B: Bools
     model_B: Floats
-    """by the model in training, before it learnt from the sample"""
+    """Probabilities by the model in training, before it learnt from the sample."""
     reference_B: Floats
-    """by the version that was served"""
+    """Probabilities by the snapshot that was served."""
 
     def __len__(self) -> int:
         return len(self.clicked_B)
@@ -56,7 +56,7 @@ def no_scores() -> ScoredSamples:
 
 
 def scored(clicked_B: Bools, model_B: Floats, reference_B: Floats) -> ScoredSamples:
-    """Samples whose predictions are finite, none of them certain."""
+    """The samples whose predictions are finite, limited so that none is certain."""
     is_finite_B = np.isfinite(model_B) & np.isfinite(reference_B)
     least = np.float32(LEAST_PROBABILITY)
     model, reference = (np.clip(each[is_finite_B], least, 1 - least) for each in (model_B, reference_B))
@@ -68,30 +68,30 @@ class Auc(NamedTuple):
 
     value: float
     deviation: float
-    """standard, by chance"""
+    """Standard deviation by chance."""
 
 
 class Comparison(NamedTuple):
-    """What two models made of the same samples."""
+    """How two models did on the same samples."""
 
     samples: int
     clicks: int
     expected: float
-    """clicks, by the reference"""
+    """Clicks expected by the reference."""
     predicted: float
-    """clicks, by the model"""
+    """Clicks predicted by the model."""
     reference_auc: Auc | None
-    """None: all samples are clicks, or none is"""
+    """AUC of the reference; None: all samples are clicks, or none is."""
     model_auc: Auc | None
     reference_loss: float
-    """mean logloss"""
+    """Mean logloss of the reference."""
     excess: float
-    """of the model's mean logloss"""
+    """Mean logloss of the model minus that of the reference."""
     excess_deviation: float
 
 
 def compare(samples: ScoredSamples) -> Comparison:
-    """Of at least one sample."""
+    """Compares the two models on at least one sample."""
     clicked_B = samples.clicked_B
     model_B = samples.model_B.astype(np.float64)
     reference_B = samples.reference_B.astype(np.float64)
@@ -111,7 +111,7 @@ def compare(samples: ScoredSamples) -> Comparison:
 
 
 def telling_samples(samples: ScoredSamples) -> int | None:
-    """How many of the newest are enough to judge labels by; None: all of them are not."""
+    """How many of the newest samples are enough to judge labels by; None: all of them are not enough."""
     newest_first_B = samples.reference_B[::-1].astype(np.float64)
     clicks_B = np.cumsum(newest_first_B)
     others_B = np.arange(1, len(samples) + 1) - clicks_B
@@ -125,7 +125,7 @@ class Run(NamedTuple):
     samples: int
     are_clicks: bool
     expected: float
-    """samples with the other label"""
+    """Expected samples with the other label."""
 
     @property
     def is_impossible(self) -> bool:
@@ -133,9 +133,9 @@ class Run(NamedTuple):
 
 
 def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
-    """Of at least one sample; what is expected is what the reference expects, or the usual click rate if that is more.
+    """The run at the end of at least one sample; expected by the reference, or by the usual click rate if that is more.
 
-    Where clicks are rare, versions go out before a run is certain, and the reference learns from it.
+    If clicks are rare, snapshots are published before a run is certain, and the reference learns from it.
     """
     are_clicks = bool(samples.clicked_B[-1])
     others = np.flatnonzero(samples.clicked_B != are_clicks)
@@ -147,7 +147,7 @@ def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
 
 
 def measure_auc(scores_B: NDArray[np.floating], clicked_B: Bools) -> Auc | None:
-    """By comparing ranks; None: there is only one class."""
+    """The AUC, by comparing ranks; None: there is only one class."""
     clicks = scores_B[clicked_B]
     others = np.sort(scores_B[~clicked_B])
     if not len(clicks) or not len(others):
@@ -158,7 +158,7 @@ def measure_auc(scores_B: NDArray[np.floating], clicked_B: Bools) -> Auc | None:
 
 
 def auc_deviation(auc: float, clicks: int, others: int) -> float:
-    """After Hanley and McNeil, 1982."""
+    """The standard deviation after Hanley and McNeil, 1982."""
     both_clicks = auc / (2 - auc) - auc**2
     both_others = 2 * auc**2 / (1 + auc) - auc**2
     variance = auc * (1 - auc) + (clicks - 1) * both_clicks + (others - 1) * both_others
@@ -166,15 +166,16 @@ def auc_deviation(auc: float, clicks: int, others: int) -> float:
 
 
 def fewest_possible(expected: float) -> float:
-    """How many there are on average of what so many were expected of, if the rate is as far off as may be real.
+    """The average number if the rate has changed as much as may be real; expected: the number expected without a
+    change.
 
-    A few that are expected are enough to miss them: then a smaller change of the rate is taken for real.
+    A few expected ones are enough to notice that they are missing: then a smaller change of the rate counts as real.
     """
     return max(expected / LARGEST_CHANGE, min(expected / 2, FEWEST))
 
 
 def is_impossible(seen: float, average: float) -> bool:
-    """Whether so few are not explained by chance, by Chernoff's bound for counts with this average."""
+    """Whether chance does not explain so few, by Chernoff's bound for counts with this average."""
     if seen >= average:
         return False
     return average - seen + (seen * log(seen / average) if seen else 0.0) >= IMPOSSIBLE

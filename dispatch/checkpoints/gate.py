@@ -1,20 +1,20 @@
-"""Which versions of the model may be served: a pure function of what is known of a checkpoint and of those before it.
+"""Which snapshots may be served: a pure function of what is known of a checkpoint and of those before it.
 
-A version is held back for values that are not finite, for a share of changed rows that jumps, for a field that is gone,
-for labels that cannot be right, and for predictions that are worse than before.
+A snapshot is held back for values that are not finite, for a sudden rise in the share of changed rows, for a missing
+field, for labels that cannot be right, and for predictions that are worse than before.
 
-Labels and predictions are judged by a *reference*: the version that is served, which has scored the newest samples. It
-was good once, and while versions are held back it stays as it is, so wrong labels cannot drag it along. The labels are
+Labels and predictions are judged by a *reference*: the served snapshot, which has scored the newest samples. It was
+good once, and while snapshots are held back it stays the same, so wrong labels cannot drag it along. The labels are
 suspect if the reference orders them no better than chance, or expects clicks where there are none. A real change of the
-click rate leaves the order as it was. If the labels are right, the model must do as well on them as the reference.
+click rate does not change the order. If the labels are right, the model must do as well on them as the reference.
 
-Where no server has answered, the verdict is by averages over the versions that were good, and what the model predicted
-before it learnt from each sample. They tell the same cases apart, with one exception: labels that stay inverted until
-the model predicts them well. These are held back until the click rate is back, or for ``PATIENCE`` windows.
+If no server has answered, the verdict is based on averages over good snapshots, and on what the model predicted before
+it learnt from each sample. These distinguish the same cases, with one exception: labels that stay inverted until the
+model predicts them well. These are held back until the click rate is back, or for ``PATIENCE`` windows.
 
-A version behind one that was held back must be right without the benefit of chance. A checkpoint that is held back is
-part of the chain of files like any other, and the next good one goes out. A held version that is served after all was
-let out by a person: from then on what is new is the usual.
+A snapshot after one that was held back must be right without the allowance for chance. A checkpoint that is held back
+is part of the chain of files like any other, and the next good one is published. If a held snapshot is served
+nevertheless, a person released it: from then on the new state counts as usual.
 """
 
 from math import exp, sqrt
@@ -44,26 +44,26 @@ from ps.checkpoints.manifest import CheckpointFigures, Verdict
 from ps.protocol import CHECKPOINT_ON_DISK
 
 HORIZON = 8
-"""windows of ``GateRule.samples`` that an average looks back on"""
+"""Windows of ``GateRule.samples`` that an average covers."""
 HELD_SHARE = 0.1
-"""weight of a checkpoint that is held back in the average of changed rows, of that of a good one"""
+"""Weight of a checkpoint that is held back in the average of changed rows, relative to a good one."""
 MOST_KEPT = 16_384
-"""scored samples that are kept where clicks are rare; elsewhere ``GateRule.samples``"""
+"""Most scored samples that are kept if clicks are rare; otherwise ``GateRule.samples``."""
 CURRENT_VERSIONS = 30
-"""good ones, within which the reference must be: an older one is pinned, or its server is stuck"""
+"""Number of latest good snapshots that the reference must be among: an older one is pinned, or its server is stuck."""
 PATIENCE = 64
-"""windows of ``GateRule.samples`` after which labels that no reference can judge count as a change of the stream"""
+"""Windows of ``GateRule.samples`` after which labels that no reference can judge count as a change of the stream."""
 PRESENT_SHARE = 0.5
-"""of the samples that usually have a field, that must have it"""
+"""Share of the samples that usually have a field and must still have it."""
 
 
 class Band(NamedTuple):
     """How far figures may be off."""
 
     share: float
-    """of the tolerances in GateRule"""
+    """Share of the tolerances in GateRule."""
     deviations: float
-    """standard ones that chance may explain, on top"""
+    """Standard deviations that chance may explain in addition."""
 
 
 USUAL_BAND = Band(1.0, 5.0)
@@ -71,23 +71,23 @@ BAND_BEHIND_HELD = Band(0.5, 1.0)
 
 
 class Usual(msgspec.Struct, frozen=True):
-    """Averages over good versions."""
+    """Averages over good snapshots."""
 
     click_rate: float
     auc: float | None = None
-    """of the model in training"""
+    """AUC of the model in training."""
     normalized_entropy: float | None = None
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The versions that are held back since the last good one."""
+    """The snapshots held back since the last good one."""
 
     checkpoint: int = msgspec.field(name=CHECKPOINT_ON_DISK)
-    """the first of them"""
+    """The first checkpoint of them."""
     samples: int
-    """trained up to it"""
+    """Samples trained up to it."""
     are_labels_suspect: bool
-    """of the last of them"""
+    """Whether the labels of the last of them are suspect."""
 
 
 class PresentCounts(msgspec.Struct, frozen=True):
@@ -101,28 +101,28 @@ class GateState(msgspec.Struct, frozen=True):
     """What the next checkpoint is compared with; saved with each, so that a restart does not forget what is usual."""
 
     usual: Usual | None = None
-    """None: too few samples so far"""
+    """The averages; None: too few samples so far."""
     changed_share: float | None = None
     samples: int = 0
-    """trained up to the last checkpoint"""
+    """Samples trained up to the last checkpoint."""
     held: Held | None = None
-    """None: the last checkpoint was good"""
+    """The snapshots held back; None: the last checkpoint was good."""
     good_steps: tuple[int, ...] = ()
-    """of the latest good checkpoints, ascending"""
+    """Steps of the latest good checkpoints, ascending."""
     scores: ScoredSamples = msgspec.field(default_factory=no_scores)
-    """the newest"""
+    """The newest scored samples."""
     since_held: int = 0
-    """of these, from the newest on, that came after the last version that was held back"""
+    """How many of these, from the newest on, came after the last snapshot that was held back."""
     since_suspect: int = 0
-    """of these, from the newest on, whose labels are known to be right"""
+    """How many of these, from the newest on, have labels that are known to be right."""
     fields: PresentCounts | None = None
-    """up to the last checkpoint"""
+    """Counts up to the last checkpoint."""
     present_shares_S: NDArray[np.float64] | None = None
-    """of samples that have each field: averages over good versions"""
+    """Share of samples that have each field: averages over good snapshots."""
 
 
 class ReferenceScores(NamedTuple):
-    """What the version that is served makes of the newest samples."""
+    """How the served snapshot scores the newest samples."""
 
     scores: ScoredSamples
     checkpoint: int
@@ -133,24 +133,24 @@ class CheckpointReadings(NamedTuple):
     """What is known of a checkpoint."""
 
     recent: Quality
-    """of the latest samples, ``GateRule.samples`` at most"""
+    """Quality on the latest samples, at most ``GateRule.samples``."""
     trained: int
-    """samples, since the run began"""
+    """Samples trained since the run began."""
     rows: int
     changed: int | None
-    """rows, since the checkpoint before; None: not known, because there is none to compare with"""
+    """Rows changed since the checkpoint before; None: not known, because there is none to compare with."""
     non_finite: int
     newest_event_seconds: float = 0.0
     number: int = 0
     step: int = 0
     reference: ReferenceScores | None = None
-    """None: no server has answered"""
+    """Scores by the reference; None: no server has answered."""
     fields: PresentCounts | None = None
     field_names: tuple[str, ...] = ()
 
 
 class Judgement(NamedTuple):
-    """What follows for one checkpoint, and what the next one is compared with."""
+    """The verdict on one checkpoint, and what the next one is compared with."""
 
     verdict: Verdict
     figures: CheckpointFigures
@@ -158,14 +158,14 @@ class Judgement(NamedTuple):
 
 
 class Opinion(NamedTuple):
-    """What speaks against labels and model."""
+    """Objections to labels and model."""
 
     labels: str | None
-    """why they cannot be right"""
+    """Why the labels cannot be right."""
     model: tuple[str, ...] = ()
-    """why its predictions are not good enough; empty if the labels are suspect, which say nothing about it"""
+    """Why its predictions are not good enough; empty if the labels are suspect, which say nothing about it."""
     comparison: Comparison | None = None
-    """with the reference; None: by averages"""
+    """Comparison with the reference; None: judged by averages."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def judge(rule: GateRule, state: GateState, found: CheckpointReadings) -> Judgem
 
 
 def _is_let_out(state: GateState, found: CheckpointReadings) -> bool:
-    """Whether a person has let out a version that was held back."""
+    """Whether a person has released a snapshot that was held back."""
     return (
         found.reference is not None and state.held is not None and found.reference.checkpoint >= state.held.checkpoint
     )
@@ -219,7 +219,7 @@ def _changed(rule: GateRule, state: GateState, share: float | None) -> list[str]
 
 # ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _new_fields(state: GateState, found: CheckpointReadings) -> PresentCounts | None:
-    """Those of the samples since the checkpoint before; None: not known."""
+    """Counts of the samples since the checkpoint before; None: not known."""
     before = state.fields
     now = found.fields
     if before is None or now is None or before.samples >= now.samples or len(before.present_S) != len(now.present_S):
@@ -244,7 +244,7 @@ def _gone_fields(state: GateState, found: CheckpointReadings) -> list[str]:
 
 # ── labels and model, by the version that is served ───────────────────────────────────────────────────────────────────
 def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion | None:
-    """None if there is no reference, it is not current, or it has scored too few samples."""
+    """The opinion by the reference; None if there is none, it is not current, or it has scored too few samples."""
     reference = found.reference
     telling = telling_samples(state.scores)
     if reference is None or not len(reference.scores) or _is_stale(state, reference):
@@ -272,7 +272,7 @@ def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadi
 
 
 def _right_samples(state: GateState, new: int) -> int:
-    """Scored since labels were last suspect; a version behind one of those may have samples of both kinds."""
+    """Samples scored since labels were last suspect; a snapshot after suspect ones may have samples of both kinds."""
     return 0 if state.held is not None and state.held.are_labels_suspect else state.since_suspect + new
 
 
@@ -303,14 +303,14 @@ def _impossible_rate(samples: int, clicks: int, expected: float, by: str) -> str
 
 
 def _least_auc(state: GateState, clicks: int, others: int) -> float:
-    """Half way between the usual one and chance, and not by chance."""
+    """The least AUC: half way between the usual one and chance, allowing for chance."""
     usual = 0.5 if state.usual is None or state.usual.auc is None else max(0.5, state.usual.auc)
     chance = _band(state).deviations * auc_deviation(usual, clicks, others)
     return min((usual + 0.5) / 2, usual - chance)
 
 
 def _lost_order(state: GateState, compared: Comparison) -> str | None:
-    """A model that follows a change orders it well; inverted labels are those that the reference gets wrong."""
+    """A model that follows a change orders it well; the reference gets inverted labels wrong."""
     reference = compared.reference_auc
     model = compared.model_auc
     if reference is None or model is None:
@@ -351,7 +351,7 @@ def _miscalibrated(rule: GateRule, state: GateState, compared: Comparison) -> st
 def _wrong_sum(
     rule: GateRule, state: GateState, samples: int, clicks: int, predicted: float, by_reference: str = ""
 ) -> str | None:
-    """Works without clicks, too."""
+    """Also works without clicks."""
     band = _band(state)
     variance = max(count * (1 - count / samples) for count in (predicted, float(clicks)))
     most = band.share * rule.calibration * clicks + band.deviations * sqrt(max(0.0, variance))
@@ -365,7 +365,7 @@ def _wrong_sum(
 
 # ── labels and model, by averages ─────────────────────────────────────────────────────────────────────────────────────
 def _judge_by_past(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion:
-    """Where no reference can say."""
+    """The opinion by averages, if there is no reference."""
     recent = found.recent
     usual = state.usual
     if usual is not None and (labels := _wrong_labels(rule, state, usual, found)) is not None:
@@ -419,7 +419,7 @@ def _with_scores(rule: GateRule, state: GateState, new: ScoredSamples) -> GateSt
 def _follow(
     rule: GateRule, state: GateState, found: CheckpointReadings, share: float | None, opinion: Opinion, is_good: bool
 ) -> GateState:
-    """The state with this checkpoint in it."""
+    """The state including this checkpoint."""
     fields = found.fields or state.fields
     if found.recent.samples < rule.samples:
         return replace(state, fields=fields)

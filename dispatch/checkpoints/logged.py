@@ -1,9 +1,9 @@
-"""What the log says about checkpoints: while the model is served there is a version a second, and not a line for each.
+"""What is logged about checkpoints: while the model is served there is a snapshot per second, but not a line for each.
 
-- a checkpoint that a recovery may go back to is logged when it is taken
-- versions that only follow each other are counted, and logged with pauses that double
-- a version that is held back is logged at once where the reason is another than before, else with pauses that double
-- the first good version after that is logged at once
+- A checkpoint that a recovery may go back to is logged when it is taken.
+- Snapshots that merely follow each other are counted, and logged at intervals that double.
+- A snapshot that is held back is logged at once if the reason is new, otherwise at intervals that double.
+- The first good snapshot after that is logged at once.
 """
 
 import re
@@ -16,11 +16,11 @@ from infra.base.telemetry import DoublingPauses
 from ps.checkpoints.manifest import CheckpointManifest
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")
-"""in a reason; the digits of a field's name belong to the name"""
+"""A number in a reason; the digits of a field's name belong to the name."""
 
 
 def kind_of(reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """The reasons without their figures, which differ from version to version."""
+    """The reasons without their figures, which differ from snapshot to snapshot."""
     return tuple(NUMBER.sub("#", reason) for reason in reasons)
 
 
@@ -30,11 +30,13 @@ class CheckpointLog:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._pauses = DoublingPauses(clock)
         self._held = 0
-        """versions in a row"""
+        """Snapshots held back in a row."""
         self._log = structlog.get_logger()
 
     def log_taken(self, checkpoint: CheckpointManifest, is_served: bool) -> None:
-        """A checkpoint exists; is_served: whether somebody serves the model, so that it matters if it is held back."""
+        """Logs a new checkpoint; is_served: whether somebody serves the model, so that it matters
+        if it is held back.
+        """
         at = {
             "checkpoint": checkpoint.number,
             "step": checkpoint.step,

@@ -1,4 +1,4 @@
-"""Scores of the reference while a server is asked for them: a checkpoint waits for the answer, a short time at most."""
+"""Scores of the reference while a server is asked for them: a checkpoint waits for the answer for a short time."""
 
 from concurrent.futures import Future
 from time import monotonic
@@ -12,20 +12,20 @@ from dispatch.checkpoints.gate import ReferenceScores
 from dispatch.progress.newest import TrainedSamples
 
 ANSWER_SECONDS = 0.5
-"""how long a checkpoint waits at most"""
+"""How long a checkpoint waits at most."""
 
 
 class ReferenceAnswer(NamedTuple):
-    """Of one server, about all samples that it was asked about."""
+    """The answer of one server about all requested samples."""
 
     checkpoint: int
-    """the version that it serves"""
+    """The checkpoint that it serves."""
     step: int
     probabilities_B: NDArray[np.float32]
 
 
 class PendingScores:
-    """A question to servers, on its way."""
+    """A question to servers that is under way."""
 
     def __init__(self, asked: TrainedSamples, answer: "Future[ReferenceAnswer]") -> None:
         self._asked = asked
@@ -38,7 +38,7 @@ class PendingScores:
         return self._answer.done() or monotonic() >= self._until
 
     def scores(self) -> ReferenceScores | None:
-        """None: nobody has answered."""
+        """The scores; None: nobody has answered."""
         if not self._answer.done():
             return None
         answer = self._answer.result()

@@ -1,23 +1,22 @@
-"""Which checkpoints are kept, and which files:
+"""Which checkpoints and files are kept.
 
-- the newest ones, to go back to. Checkpoints that were taken only to be served do not count: there is one a second, and
-a run
-  must be able to go back further than that
-- the newest two of any kind, because servers may be reading them
-- pinned ones
-- for servers: as many good ones and the newest good one of any kind, what is served or pinned, and the good one before
-  each of these, to roll back to
-- every file that one of them names
+- The newest ones, to go back to. Checkpoints that were taken only to be served do not count, because there is one per
+  second, and a run must be able to go back further than that.
+- The newest two of any kind, because servers may be reading them.
+- Pinned ones.
+- For servers: as many good ones and the newest good one of any kind, what is served or pinned, and the good one before
+  each of these, to roll back to.
+- Every file that one of them names.
 
-While versions are held back, the good ones are older than the newest, and stay all the same.
+While snapshots are held back, the good ones are older than the newest, and are kept nevertheless.
 
-    checkpoints/00000007.pinned    checkpoint 7 stays until this file is removed ('freshet checkpoints unpin')
+    checkpoints/00000007.pinned    checkpoint 7 is kept until this file is removed ('freshet checkpoints unpin')
 
-Checkpoints go in this order: their manifests, and then the files that no other manifest names. A crash in between
-leaves files without a manifest, which ``sweep`` removes when the run is started again. While it goes on, only files of
-the checkpoints that go are removed: shards write and merge files that no manifest names yet. If the manifest of a
-checkpoint that stays cannot be read, or what people want served, nothing is removed, because nobody knows what is
-needed.
+Checkpoints are removed in this order: their manifests, and then the files that no other manifest names. A crash in
+between leaves files without a manifest, which ``sweep`` removes when the run is started again. While the run trains,
+only files of the removed checkpoints are removed: shards write and merge files that no manifest names yet. If the
+manifest of a kept checkpoint, or the choice of what is served, cannot be read, nothing is removed, because it is not
+known what is needed.
 """
 
 import re
@@ -37,24 +36,25 @@ from ps.protocol import EMPTY_MODEL, FilePart
 
 PINNED = re.compile(r"(\d{8,})\.pinned")
 SERVED = 2
-"""newest checkpoints that are kept even if they were taken only to be served"""
+"""Newest checkpoints that are kept even if they were taken only to be served."""
 NUMBERED = re.compile(r"(\d{8,})[./].+")
-"""every file of a checkpoint"""
+"""Matches every file of a checkpoint."""
 
 
 class Retained(NamedTuple):
     """What is kept."""
 
     numbers: tuple[int, ...]
-    """ascending"""
+    """Numbers, ascending."""
     oldest: int
-    """of the newest ones, pinned or not: the run can go back to it, so journal and stream must reach back to it; the
-    empty model counts as one, as long as there are fewer"""
+    """The oldest of the newest ones, pinned or not: the run can go back to it, so journal and stream must reach back to
+    it. The empty model counts as one while there are fewer.
+    """
 
 
 # ── pins ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def pin(storage: Storage, number: int) -> None:
-    """Keeps a checkpoint for good; raises CheckpointDamaged if there is no such checkpoint, or no more."""
+    """Keeps a checkpoint until it is unpinned; raises CheckpointDamaged if it does not exist, or no longer."""
     read_manifest(storage, number)
     storage.write(_pin_name(number), [b"\n"])
     try:
@@ -79,23 +79,23 @@ def _pin_name(number: int) -> str:
 
 # ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def highest_number(storage: Storage) -> int:
-    """Of any file of a checkpoint, whole or not; 0 if there is none."""
+    """The highest number of any file of a checkpoint, complete or not; 0 if there is none."""
     found = (NUMBERED.fullmatch(name) for name in storage.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def parts_of(manifest: CheckpointManifest) -> tuple[FilePart, ...]:
-    """All files of a checkpoint but its manifest."""
+    """All files of a checkpoint except its manifest."""
     return (*(file for shard in manifest.shards for file in shard.files), manifest.dispatcher)
 
 
 def files_of(manifest: CheckpointManifest) -> set[str]:
-    """Names of all files of a checkpoint but its manifest."""
+    """Names of all files of a checkpoint except its manifest."""
     return {file.name for file in parts_of(manifest)}
 
 
 def drop_old(storage: Storage, most: int) -> Retained:
-    """Removes all checkpoints but those that are kept; most: of the newest ones. For a run that goes on."""
+    """Removes all checkpoints except those that are kept; most: number of newest ones. For a live run."""
     numbers = manifest_numbers(storage)
     choice = _choice(storage)
     known = _readable(storage, numbers)
@@ -116,7 +116,7 @@ def drop_old(storage: Storage, most: int) -> Retained:
 
 
 def _to_serve(storage: Storage, choice: Choice, good: list[int]) -> set[int]:
-    """What servers serve or may start with; and, where there are any, what a rollback goes back to."""
+    """What servers serve or may start with; and, if there are any, what a rollback goes back to."""
     in_use = _in_use(storage, choice)
     newest = good[-1:]
     before = (max((each for each in good if each < number), default=number) for number in in_use.union(newest))
@@ -124,13 +124,13 @@ def _to_serve(storage: Storage, choice: Choice, good: list[int]) -> set[int]:
 
 
 def _in_use(storage: Storage, choice: Choice) -> set[int]:
-    """What servers serve, and what people want them to."""
+    """What servers serve, and what people want them to serve."""
     pinned = {choice.pinned} if choice.pinned is not None else set()
     return pinned.union(record.checkpoint for record in served_now(storage, time()))
 
 
 def _choice(storage: Storage) -> Choice | None:
-    """What people want served; None if that cannot be told."""
+    """What people want served; None if that cannot be read."""
     try:
         return read_choice(storage)
     except CheckpointDamaged as error:
@@ -148,9 +148,9 @@ def _readable(storage: Storage, numbers: Iterable[int]) -> dict[int, CheckpointM
 
 
 def discard_after(storage: Storage, number: int) -> None:
-    """Removes the manifests of checkpoints after one, whose steps are void; files go with ``sweep``.
+    """Removes the manifests of checkpoints after one, whose steps are void; ``sweep`` removes their files.
 
-    Pinned ones stay, and what is served until there is something newer.
+    Pinned ones are kept, and what is served until there is something newer.
     """
     choice = _choice(storage) or Choice()
     kept = pinned_numbers(storage) | _in_use(storage, choice)
@@ -174,10 +174,10 @@ def sweep(storage: Storage) -> list[str]:
 
 
 def remove(storage: Storage, numbers: Iterable[int], needed: Collection[str]) -> None:
-    """Removes checkpoints and the files that no other needs; all manifests go first, since checkpoints share files."""
+    """Removes checkpoints and the files that no other needs; all manifests first, since checkpoints share files."""
     files: set[str] = set()
     for number in numbers:
-        with suppress(CheckpointDamaged):  # what only it names is left to a sweep
+        with suppress(CheckpointDamaged):  # a sweep removes the files that only it names
             files |= files_of(read_manifest(storage, number))
         storage.delete(manifest_name(number))
     for name in sorted(files.difference(needed)):
@@ -185,7 +185,7 @@ def remove(storage: Storage, numbers: Iterable[int], needed: Collection[str]) ->
 
 
 def _needed(storage: Storage, numbers: Iterable[int]) -> set[str] | None:
-    """The files that these checkpoints name; None if that cannot be told."""
+    """The files that these checkpoints name; None if that cannot be determined."""
     try:
         return {name for number in numbers for name in files_of(read_manifest(storage, number))}
     except CheckpointDamaged as error:

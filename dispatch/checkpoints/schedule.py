@@ -1,12 +1,11 @@
-"""Checkpoints in the dispatcher's loop: when one is due, what becomes of it, and which one a recovery goes back to.
+"""Checkpoints in the dispatcher's loop: when one is due, its result, and which one a recovery goes back to.
 
-While somebody serves the model, a checkpoint is also due every ``serving.publish_seconds``: a version of the model is a
-checkpoint.
+While somebody serves the model, a checkpoint is also due every ``serving.publish_seconds``, to be served as a snapshot.
 
-A checkpoint begins behind an ordered step: its flush is one more round, and the next steps are decided meanwhile. It
-exists once its manifest is written (``dispatch/checkpoints/taking.py``); then the journal says so, the shards hear of
-it, and what is older than the oldest checkpoint kept goes. Which one a recovery goes back to is found in
-``dispatch/checkpoints/search.py``.
+A checkpoint begins after an ordered step: its flush is one more round, and the next steps are decided meanwhile. It
+exists once its manifest is written (``dispatch/checkpoints/taking.py``); then it is recorded in the journal, the shards
+are notified, and what is older than the oldest kept checkpoint is removed. ``dispatch/checkpoints/search.py`` finds the
+one that a recovery goes back to.
 """
 
 from collections.abc import Mapping
@@ -36,10 +35,11 @@ from ps.checkpoints.manifest import CheckpointManifest
 from ps.protocol import EMPTY_MODEL, CheckpointFailed
 
 FAILED_SECONDS = 5.0
-"""after a checkpoint that failed, until the next that is only to be served: a disk that is full does not fill the
-log"""
+"""Pause after a failed checkpoint until the next that is only to be served, so that a full disk
+does not flood the log.
+"""
 NEAR_SHARE = 0.25
-"""of the time between two checkpoints, in which owners write rows back ahead of the next"""
+"""Share of the time between two checkpoints in which owners write rows back ahead of the next."""
 
 
 class Checkpointing:
@@ -59,19 +59,19 @@ class Checkpointing:
             field_names=job.schema.sources,
         )
         self._begun: Decided | None = None
-        """of the checkpoint that is being taken"""
+        """The decided state of the checkpoint that is being taken."""
         self._last_step = 0
-        """that a checkpoint was begun after"""
+        """Step of the last checkpoint begun."""
         self._due = monotonic() + job.checkpoints.seconds
         self._publication_due = 0.0
         self.newest: CheckpointManifest | None = None
-        """what a recovery has gone back to, if no version can have been announced that is newer"""
+        """The checkpoint that a recovery went back to, if no newer snapshot can have been announced."""
         self.trouble = ""
-        """why no checkpoint has been taken lately; empty: the last one that was due has been"""
+        """Why no checkpoint has been taken lately; empty: the last one that was due has been taken."""
         self._failed = 0
-        """checkpoints in a row"""
+        """Checkpoints that failed in a row."""
         self.has_audience = False
-        """whether somebody serves the model"""
+        """Whether somebody serves the model."""
         self.search = CheckpointSearch(self.storage, journal, is_replay=not self.are_taken)
         self._log = structlog.get_logger()
         self._taken_log = CheckpointLog()
@@ -86,7 +86,7 @@ class Checkpointing:
         return not self._book.is_idle
 
     def may_begin(self, step: int) -> bool:
-        """Whether a checkpoint can be begun after a step, and would hold anything new."""
+        """Whether a checkpoint can be begun after a step, and would contain anything new."""
         return self.are_taken and self._book.is_idle and step > self._last_step
 
     def is_due(self, step: int) -> bool:
@@ -99,16 +99,16 @@ class Checkpointing:
 
     @property
     def is_near(self) -> bool:
-        """Whether the next checkpoint is so near that rows written back now will mostly stay as they are until then.
+        """Whether the next checkpoint is so near that rows written back now will mostly stay unchanged until then.
 
-        Where none is planned, it may come at any time; and while the model is served, the next is always near.
+        If none is planned, one may come at any time; and while the model is served, the next is always near.
         """
         return self.has_audience or monotonic() >= self._due - NEAR_SHARE * self._job.checkpoints.seconds
 
     def begin(self, decided: Decided, is_publication: bool = False) -> int:
-        """Begins a checkpoint after the newest step; returns its number, 0 if there is no room to write that down.
+        """Begins a checkpoint after the newest step; returns its number, 0 if the journal has no room to record it.
 
-        It is on record before anyone hears of it. is_publication: whether it is only to be served.
+        It is recorded before any other process learns of it. is_publication: whether it is only to be served.
         """
         now = monotonic()
         self._last_step = decided.step
@@ -117,23 +117,23 @@ class Checkpointing:
         try:
             self._journal.begin_checkpoint(self._book.next_number, decided.step, decided.positions, decided.samples)
         except JournalFull as error:
-            self._log.error("no checkpoint is taken, and training goes on", reason=str(error))
+            self._log.error("no checkpoint is taken; training continues", reason=str(error))
             self._note_failure(str(error))
             return 0
         self._begun = decided
         return self._book.begin(decided, self._job.shards, is_publication, self._journal.timeline)
 
     def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
-        """The checkpoint's flush is complete; reference: what the served version predicts for the newest samples."""
+        """To be called when the checkpoint's flush is complete; reference: predictions of the served snapshot."""
         self._book.add_state(trained, reference)
 
     def advance(self, shards: Shards, generation: int) -> CheckpointManifest | None:
-        """Takes what shards say about their parts, and what has become of the checkpoint; returns it once it exists."""
-        for shard, told in shards.check():
-            if isinstance(told, CheckpointFailed):
-                self._book.fail(told.checkpoint, f"shard {shard}: {told.reason}")
+        """Handles the shards' messages about their parts and the checkpoint's result; returns it once it exists."""
+        for shard, answer in shards.check():
+            if isinstance(answer, CheckpointFailed):
+                self._book.fail(answer.checkpoint, f"shard {shard}: {answer.reason}")
             else:
-                self._book.saved(shard, told)
+                self._book.saved(shard, answer)
         if (done := self._book.finished()) is not None:
             self._conclude(done)
             if isinstance(done, CheckpointManifest):
@@ -152,10 +152,10 @@ class Checkpointing:
     def _note_failure(self, reason: str) -> None:
         self._failed += 1
         times = f" {self._failed} times in a row" if self._failed > 1 else ""
-        self.trouble = f"no checkpoint could be taken{times}; training goes on, and a crash costs more: {reason}"
+        self.trouble = f"no checkpoint could be taken{times}; training continues, and a crash would cost more: {reason}"
 
     def keep_events(self, positions: Mapping[int, Position]) -> None:
-        """Makes the embedded log keep what comes after these positions, up to its cap."""
+        """Makes the embedded log keep everything after these positions, up to its cap."""
         stream = self._job.stream
         if stream.source == "log" and self.are_taken:
             try:
@@ -164,7 +164,7 @@ class Checkpointing:
                 self._log.error("the log does not know how far back this run may have to read", reason=str(error))
 
     def forget_events(self) -> None:
-        """The run is over, and needs none of them any more."""
+        """Releases the events, because the run has ended and needs none of them any more."""
         stream = self._job.stream
         if stream.source == "log" and self.are_taken:
             remove_floor(stream.folder, stream.topic, self._job.run)
@@ -198,7 +198,7 @@ class Checkpointing:
         return found.state, found.index
 
     def void_after(self, number: int) -> None:
-        """The steps after a checkpoint are void, and so are later checkpoints."""
+        """Voids the steps after a checkpoint, and later checkpoints."""
         discard_after(self.storage, number)
 
     def sweep(self) -> None:
@@ -206,7 +206,9 @@ class Checkpointing:
         try:
             gone = sweep(self.storage) if self.are_taken else []
         except StorageError as error:
-            self._log.warning("files of unfinished checkpoints stay; they go the next time", reason=str(error))
+            self._log.warning(
+                "files of unfinished checkpoints were not removed; the next attempt will", reason=str(error)
+            )
             return
         if gone:
             self._log.info("files of unfinished checkpoints removed", files=len(gone))
@@ -215,12 +217,12 @@ class Checkpointing:
         decided, self._begun = self._begun, None
         assert decided is not None
         if isinstance(done, CheckpointFailure):
-            self._last_step = 0  # what it would have held is part of the next
+            self._last_step = 0  # its content becomes part of the next one
             return
         try:
             checkpoint = CheckpointTaken(done.number, done.step, decided.positions, decided.samples, at_seconds=time())
             self._journal.take_checkpoint(checkpoint)
-        except JournalFull as error:  # its manifest is there, and that it was begun is on record
-            self._log.warning("that a checkpoint was taken is not on record", checkpoint=done.number, reason=str(error))
+        except JournalFull as error:  # its manifest exists, and its beginning is recorded
+            self._log.warning("a taken checkpoint could not be recorded", checkpoint=done.number, reason=str(error))
         self._taken_log.log_taken(done, self.has_audience)
         self._book.drop_old()

@@ -1,7 +1,7 @@
-"""Which checkpoint a recovery goes back to: the newest that is on record, whole, and given out by storage.
+"""Which checkpoint a recovery goes back to: the newest that is recorded, whole, and readable.
 
-Checkpoints that are found damaged are passed over for good; those that storage does not give out are tried again, and
-passed over for a while (``dispatch/checkpoints/unreadable.py``).
+Damaged checkpoints are skipped for good; those that the storage does not return are tried again, and skipped for a
+while (``dispatch/checkpoints/unreadable.py``).
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class UsableCheckpoint:
     state: DispatcherState
     index: Index
     is_last: bool
-    """whether there is none after it, damaged or not"""
+    """Whether there is none after it, damaged or not."""
 
 
 class CheckpointSearch:
@@ -41,12 +41,12 @@ class CheckpointSearch:
         self._journal = journal
         self._is_replay = is_replay
         self.damaged: set[int] = set()
-        """checkpoints that cannot be gone back to"""
+        """Checkpoints that cannot be used."""
         self._unreadable = UnreadableCheckpoints()
         self._log = structlog.get_logger()
 
     def find(self) -> UsableCheckpoint | None:
-        """The best checkpoint that can be used, whose history the journal then has; None: the empty model.
+        """The best usable checkpoint, whose history the journal then has; None: the empty model.
 
         Raises CheckpointUnreadable if a checkpoint should be tried again, NoCheckpoint if none can be used and the
         journal does not reach back to the run's start.
@@ -66,9 +66,9 @@ class CheckpointSearch:
         return None
 
     def put_off(self, fault: CheckpointUnreadable) -> None:
-        """The checkpoint is tried again, a few times, and then an older one is used for a while."""
+        """Has the checkpoint tried again, a few times; then an older one is used for a while."""
         if fault.number and self._unreadable.note(fault.number, str(fault)):
-            hint = "a checkpoint is left out for a while; the one before is tried"
+            hint = "a checkpoint is skipped for a while; trying the one before"
             self._log.error(hint, checkpoint=fault.number, reason=str(fault))
 
     def _candidates(self) -> list[int]:
@@ -88,15 +88,13 @@ class CheckpointSearch:
             is_last = number == manifest_numbers(self._storage)[-1]
             self._journal.read_again(number)
         except (CheckpointDamaged, CheckpointUnusable, DuplicateKeys) as error:
-            self._log.error(
-                "a checkpoint cannot be used; the one before is tried", checkpoint=number, reason=str(error)
-            )
+            self._log.error("a checkpoint cannot be used; trying the one before", checkpoint=number, reason=str(error))
             self.damaged.add(number)
             return None
         return UsableCheckpoint(manifest, state, index, is_last)
 
     def _no_checkpoint(self, error: CheckpointUnusable) -> CheckpointUnreadable | NoCheckpoint:
-        """Checkpoints that could not be read are tried again, as long as it takes; without any the run cannot go on."""
+        """If checkpoints could not be read, they are tried again indefinitely; without any the run cannot continue."""
         reasons = list(self._unreadable.reasons.values())
         if reasons and not self._is_replay:
             self._unreadable.forget()

@@ -1,11 +1,11 @@
-"""The dispatcher's part of a checkpoint: what it needs, beside the rows and the journal, to go on after the
-checkpoint's step.
+"""The dispatcher's part of a checkpoint: what it needs, besides the rows and the journal, to continue after its step.
 
-What was *decided* runs ahead of what is *trained*, so the two halves are taken at two moments: the first when the
-checkpoint is begun, before another step is decided; the second when the flush behind its step is complete. The index is
-not among them: it is rebuilt from the keys in the shards' files (``load_index``), so that there is one truth.
+What was *decided* is ahead of what is *trained*, so the two halves are taken at two moments: the first when the
+checkpoint is begun, before another step is decided; the second when the flush after its step is complete. The index is
+not included: it is rebuilt from the keys in the shards' files (``load_index``), so that there is one source of truth.
 
-On disk it is one safetensors file: the arrays and, as metadata, all else as JSON, in which an array stands as its name.
+On disk it is one safetensors file: the arrays and, as metadata, everything else as JSON, in which an array is
+represented by its name.
 """
 
 from collections.abc import Mapping
@@ -36,58 +36,58 @@ from ps.errors import CheckpointDamaged
 from ps.protocol import CHECKPOINT_ON_DISK, FilePart
 
 STATE = "state"
-"""entry of the metadata"""
+"""Entry of the metadata."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided up to a step; taken before the next one is."""
+    """What was decided up to a step; taken before the next one is decided."""
 
     step: int
     generation: int
     positions: dict[int, Position]
-    """after the step, of every partition that is known"""
+    """Positions after the step, of every known partition."""
     samples: int
-    """of all steps up to it: what is left of --samples follows"""
+    """Samples of all steps up to it, from which the rest of --samples follows."""
     rows: int
-    """given out"""
+    """Number of rows assigned."""
     dead_letters: int = 0
     skipped: int = 0
-    """events"""
+    """Events skipped."""
     newest_event_seconds: float = 0.0
-    """event time of the newest sample, since 1970; 0: not known"""
+    """Event time of the newest sample, in seconds since 1970; 0: not known."""
     fields: FieldCounts | None = None
-    """which fields the samples had"""
+    """Which fields the samples had."""
     decisions: DecisionTimesState | None = None
     answers: tuple[CommandAnswer, ...] = ()
-    """to commands that were carried out: their records may be trimmed"""
+    """Answers to commands that were carried out: their records may be trimmed."""
     desired: Desired = Desired()
-    """what people want of the run"""
+    """What people want of the run."""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """What training up to a step came to; taken when its flush is complete, before the next step is."""
+    """The results of training up to a step; taken when its flush is complete, before the next step is."""
 
     accounts: AccountsState
     links: dict[str, LinkState]
-    """by worker"""
+    """Link states by worker."""
     sets: tuple[KnownSet, ...] = ()
-    """what steps of each set of workers took"""
+    """How long steps of each set of workers took."""
 
 
 class DispatcherState(msgspec.Struct, frozen=True):
     """The dispatcher's part of a checkpoint."""
 
     checkpoint: int = msgspec.field(name=CHECKPOINT_ON_DISK)
-    """its number"""
+    """Number of the checkpoint."""
     decided: Decided
     trained: Trained
     gate: GateState = GateState()
-    """with this checkpoint in it"""
+    """State of the gate, including this checkpoint."""
 
 
 # ── one record, written and read ──────────────────────────────────────────────────────────────────────────────────────
 def save_state(state: DispatcherState) -> bytes:
-    """As the content of a file; the counterpart of ``load_state``."""
+    """The content of a file; the counterpart of ``load_state``."""
     arrays: dict[str, NDArray[Any]] = {}
 
     def name_of(array: Any) -> str:
@@ -101,7 +101,7 @@ def save_state(state: DispatcherState) -> bytes:
 
 
 def load_state(content: bytes) -> DispatcherState:
-    """From the content of a file; raises ValueError for what was not written by ``save_state``."""
+    """Parses the content of a file; raises ValueError if it was not written by ``save_state``."""
     try:
         arrays = safetensors.numpy.load(content)
         text = _metadata(content)[STATE]
@@ -119,14 +119,14 @@ def load_state(content: bytes) -> DispatcherState:
 
 
 def _metadata(content: bytes) -> Mapping[str, str]:
-    """Of a safetensors file: its header is JSON behind its length, 8 bytes."""
+    """Metadata of a safetensors file: its header is JSON after its length, 8 bytes."""
     length = int.from_bytes(content[:8], "little")
     return dict(msgspec.json.decode(content[8 : 8 + length])["__metadata__"])
 
 
 # ── in storage ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def write_state(storage: Storage, state: DispatcherState) -> FilePart:
-    """Durable at return; the counterpart of ``read_state``."""
+    """Writes the state, which is durable at return; the counterpart of ``read_state``."""
     name = f"{state.checkpoint:08d}/dispatcher-{uuid4().hex}.safetensors"
     return write_chunks(storage, name, [save_state(state)], rows=0)
 

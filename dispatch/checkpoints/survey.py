@@ -1,4 +1,4 @@
-"""What checkpoints there are, and whether they are whole; for people, while a run goes on or after it."""
+"""Lists checkpoints and checks whether they are whole; for people, during a run or afterwards."""
 
 from collections.abc import Iterable, Iterator
 
@@ -19,21 +19,21 @@ class FoundCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     is_pinned: bool
     manifest: CheckpointManifest | None = None
-    """None: it is damaged"""
+    """The manifest; None: it is damaged."""
     damage: str | None = None
 
     @property
     def files(self) -> tuple[FilePart, ...]:
-        """Without its manifest."""
+        """Its files without its manifest."""
         return () if self.manifest is None else parts_of(self.manifest)
 
 
 class CheckpointContent(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint in full, without what training came to."""
+    """One checkpoint in full, without the results of training."""
 
     checkpoint: FoundCheckpoint
     decided: Decided
-    """by the dispatcher, up to the checkpoint's step"""
+    """What the dispatcher had decided up to the checkpoint's step."""
 
 
 class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,15 +41,15 @@ class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     files: int
-    """its manifest included"""
+    """Number of its files, including its manifest."""
     nbytes: int
-    """of the others"""
+    """Bytes of the others."""
     damage: tuple[str, ...]
-    """each naming a file; empty: it is whole"""
+    """Messages, each naming a file; empty: it is whole."""
 
 
 def find_checkpoints(storage: Storage) -> list[FoundCheckpoint]:
-    """All checkpoints, ascending; those that are removed meanwhile are left out."""
+    """All checkpoints, ascending; those that are removed meanwhile are omitted."""
     pinned = pinned_numbers(storage)
     found = (_find(storage, number, pinned) for number in manifest_numbers(storage))
     return [checkpoint for checkpoint in found if checkpoint is not None]
@@ -63,7 +63,7 @@ def describe_checkpoint(storage: Storage, number: int) -> CheckpointContent:
 
 
 def verify_checkpoints(storage: Storage, numbers: Iterable[int]) -> Iterator[CheckpointReport]:
-    """Reads every file of these checkpoints, each once; checkpoints that are removed meanwhile are left out."""
+    """Reads every file of these checkpoints, each once; checkpoints that are removed meanwhile are omitted."""
     checked: dict[FilePart, str | None] = {}
     for number in numbers:
         verdict = _verify_checkpoint(storage, number, checked)
@@ -97,7 +97,7 @@ def _damage_of(storage: Storage, file: FilePart) -> str | None:
 
 
 def _damage_inside(storage: Storage, manifest: CheckpointManifest) -> tuple[str, ...]:
-    """Whether files that are what was written make a whole checkpoint."""
+    """Whether undamaged files make up a whole checkpoint."""
     try:
         load_index(storage, manifest)
         read_state(storage, manifest)

@@ -1,16 +1,15 @@
 """Checkpoints while they are taken: who has saved its part, and when a checkpoint exists.
 
-1. begun             the checkpoint has a number, which is never used again; shards learn it with the flush after its
-                     step
-2. shards saved      each has answered that its files are durable
-3. step trained      the flush is complete, and the dispatcher's own part is known; if somebody serves the model, one of
-                     them is asked about the newest samples, and has answered or is not waited for any longer
-4. dispatcher saved  a thread has written that part
-5. manifest written  the checkpoint exists; ``finished`` says so, and the loop writes it down and tells the shards
-6. old ones dropped  once that is done (``drop_old``), and ``dropped`` says how far back journal and stream must reach
+1. Begun: the checkpoint has a number, which is never used again; shards learn it with the flush after its step.
+2. Shards saved: each has answered that its files are durable.
+3. Step trained: the flush is complete, and the dispatcher's own part is known. If somebody serves the model, one server
+   is asked about the newest samples, and has answered or is not waited for any longer.
+4. Dispatcher saved: a thread has written that part.
+5. Manifest written: the checkpoint exists; ``finished`` returns it, and the loop records it and notifies the shards.
+6. Old ones dropped: once that is done (``drop_old``); ``dropped`` says how far back journal and stream must reach.
 
-A failure before 5 costs this checkpoint, and what it would have held is part of the next one: training goes on, nothing
-names its files, and they are removed. Steps 4 to 6 happen on one thread, so that the loop never waits for a disk.
+A failure before 5 costs this checkpoint, and its content becomes part of the next one: training continues, nothing
+names its files, and they are removed. Steps 4 to 6 run on one thread, so that the loop never waits for a disk.
 """
 
 import time
@@ -52,8 +51,9 @@ class Dropped(NamedTuple):
 
     retained: Retained
     positions: dict[int, Position] | None
-    """of the oldest checkpoint that the run can go back to: the stream must still hold what comes after them; None:
-    that is the empty model"""
+    """Positions of the oldest checkpoint that the run can go back to: the stream must still hold the events after them;
+    None: that is the empty model.
+    """
 
 
 @dataclass
@@ -68,11 +68,11 @@ class Underway:
     timeline: int = 0
     trained: Trained | None = None
     reference: PendingScores | None = None
-    """what the version that is served makes of the newest samples; None: nobody is asked"""
+    """Scores of the newest samples by the served snapshot; None: nobody is asked."""
     parts: dict[int, ShardPart] = field(default_factory=dict)
-    """by shard"""
+    """Parts by shard."""
     non_finite: int = 0
-    """values, of all shards that have saved their parts"""
+    """Non-finite values of all shards that have saved their parts."""
     failure: str | None = None
     writing: "Future[tuple[CheckpointManifest, GateState]] | None" = None
 
@@ -83,10 +83,10 @@ class Underway:
         return self.trained is not None and len(self.parts) == self.shards and is_answered
 
     def readings(self, samples: int, field_names: tuple[str, ...]) -> CheckpointReadings:
-        """What the gate looks at, once nothing is missing; samples: the latest, so many at most."""
+        """What the gate judges, once nothing is missing; samples: most of the latest samples."""
         assert self.trained is not None
         parts = self.parts.values()
-        is_compared = all(len(part.files) > 1 for part in parts)  # a chain that begins anew holds all rows
+        is_compared = all(len(part.files) > 1 for part in parts)  # a chain that starts again holds all rows
         changed = sum(part.files[-1].rows for part in parts) if is_compared else None
         recent = recent_quality(self.trained.accounts.quality, samples)
         return CheckpointReadings(
@@ -105,14 +105,14 @@ class Underway:
 
 
 def present_counts(fields: FieldCounts | None) -> PresentCounts | None:
-    """Of all samples so far."""
+    """Counts of all samples so far."""
     if fields is None:
         return None
     return PresentCounts(fields.total + fields.recent, fields.total_S + fields.recent_S)
 
 
 class CheckpointBook:
-    """The dispatcher's record of the checkpoint that is being taken: one at a time, none of whose calls waits."""
+    """The dispatcher's record of the checkpoint that is being taken: one at a time; none of its calls waits."""
 
     def __init__(
         self,
@@ -125,11 +125,10 @@ class CheckpointBook:
         field_names: tuple[str, ...] = (),
     ) -> None:
         """most: checkpoints that are kept; last: highest number of a checkpoint that the journal knows; rule: of the
-        gate.
-
-        Before the first checkpoint, ``find_last`` looks for numbers that storage knows.
-
+        gate;
         field_names: of events, in the order in which they are counted.
+
+        Before the first checkpoint, ``find_last`` looks for numbers that the storage knows.
         """
         self._storage = storage
         self._run = run
@@ -138,7 +137,7 @@ class CheckpointBook:
         self._last = last
         self._rule = rule or GateRule()
         self.gate = GateState()
-        """what the gate compares the next checkpoint with"""
+        """What the gate compares the next checkpoint with."""
         self._field_names = field_names
         self._underway: Underway | None = None
         self._dropping: Future[Dropped] | None = None
@@ -152,22 +151,23 @@ class CheckpointBook:
 
     @property
     def next_number(self) -> int:
-        """Above that of every checkpoint before, taken or failed."""
+        """The next number, above that of every checkpoint before, taken or failed."""
         return self._last + 1
 
     def find_last(self) -> None:
-        """Numbers of checkpoints that storage has anything of are not used again; raises StorageError."""
+        """Excludes the numbers of all checkpoints of which the storage has any file; raises StorageError."""
         self._last = max(self._last, highest_number(self._storage))
 
     @property
     def number(self) -> int | None:
-        """Of the checkpoint that is being taken."""
+        """Number of the checkpoint that is being taken."""
         return None if self._underway is None else self._underway.number
 
     def begin(self, decided: Decided, shards: int, is_publication: bool = False, timeline: int = 0) -> int:
         """Begins the next checkpoint, after the newest step and before another one is decided; returns its number.
 
-        is_publication: whether it is taken only to be served; timeline: how often steps have been decided anew.
+        is_publication: whether it is taken only to be served; timeline: how often steps have been discarded and decided
+        again.
         """
         assert self._underway is None, "a checkpoint is being taken"
         self._last += 1
@@ -175,7 +175,7 @@ class CheckpointBook:
         return self._last
 
     def saved(self, shard: int, message: CheckpointSaved) -> None:
-        """A shard's part is durable. Parts of checkpoints that have failed meanwhile are removed."""
+        """To be called when a shard's part is durable. Parts of checkpoints that have failed meanwhile are removed."""
         checkpoint = self._underway
         if checkpoint is None or checkpoint.number != message.checkpoint or checkpoint.failure is not None:
             self._thread.submit(self._remove, message.checkpoint, message.parts)
@@ -186,7 +186,9 @@ class CheckpointBook:
         self._write_if_ready(checkpoint)
 
     def add_state(self, trained: Trained, reference: PendingScores | None = None) -> None:
-        """The flush after the checkpoint's step is complete, and no later step is; reference: predicts its samples."""
+        """To be called when the flush after the checkpoint's step is complete, and no later step is; reference:
+        predictions.
+        """
         if self._underway is not None and self._underway.trained is None:
             self._underway.trained = trained
             self._underway.reference = reference
@@ -206,7 +208,7 @@ class CheckpointBook:
                 self._thread.submit(self._remove, number, part.files)
 
     def finished(self) -> CheckpointManifest | CheckpointFailure | None:
-        """What has become of the checkpoint, told once; None while it is being taken."""
+        """The result of the checkpoint, returned once; None while it is being taken."""
         checkpoint = self._underway
         if checkpoint is not None:
             self._write_if_ready(checkpoint)  # it may have waited for an answer
@@ -243,12 +245,12 @@ class CheckpointBook:
     # ── old checkpoints
     # ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def drop_old(self) -> None:
-        """Removes old checkpoints, in time; to be called when the newest one is on record."""
+        """Removes old checkpoints on the thread; to be called when the newest one is recorded."""
         if self._dropping is None:
             self._dropping = self._thread.submit(self._drop_old)
 
     def dropped(self) -> Dropped | None:
-        """What is kept since old checkpoints were dropped, told once; None while they are, and if that failed."""
+        """What is kept since old checkpoints were dropped, returned once; None while they are, and if that failed."""
         if self._dropping is None or not self._dropping.done():
             return None
         dropping, self._dropping = self._dropping, None
@@ -257,11 +259,11 @@ class CheckpointBook:
             return dropping.result()
         if not isinstance(error, FreshetError):
             raise error
-        self._log.warning("old checkpoints not removed; they are next time", reason=str(error))
+        self._log.warning("old checkpoints not removed; the next attempt will", reason=str(error))
         return None
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for writes under way."""
         self._thread.shutdown()
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +272,7 @@ class CheckpointBook:
             checkpoint.writing = self._thread.submit(self._write, checkpoint)
 
     def _write(self, checkpoint: Underway) -> tuple[CheckpointManifest, GateState]:
-        """On the thread: makes the checkpoint exist, or removes what there is of it."""
+        """On the thread: makes the checkpoint exist, or removes its remains."""
         assert checkpoint.trained is not None
         files = [file for part in checkpoint.parts.values() for file in part.files]
         judged = judge(self._rule, self.gate, checkpoint.readings(self._rule.samples, self._field_names))
@@ -289,7 +291,7 @@ class CheckpointBook:
         return manifest, judged.state
 
     def _manifest(self, checkpoint: Underway, dispatcher: FilePart, judged: Judgement) -> CheckpointManifest:
-        """Raises CheckpointDamaged if shards hold other rows than were given out."""
+        """Raises CheckpointDamaged if shards hold another number of rows than were assigned."""
         manifest = CheckpointManifest(
             run=self._run,
             number=checkpoint.number,
@@ -312,7 +314,7 @@ class CheckpointBook:
         return manifest
 
     def _drop_old(self) -> Dropped:
-        """On the thread."""
+        """On the thread: removes old checkpoints."""
         retained = drop_old(self._storage, self._most)
         if retained.oldest == EMPTY_MODEL:
             return Dropped(retained, None)
@@ -320,7 +322,7 @@ class CheckpointBook:
         return Dropped(retained, state.decided.positions)
 
     def _remove(self, number: int, files: Iterable[FilePart]) -> None:
-        """On the thread: removes what was written for a checkpoint that has failed; files that it shares stay."""
+        """On the thread: removes what was written for a failed checkpoint; files that it shares are kept."""
         for file in files:
             if file.name.startswith(f"{number:08d}/"):
                 try:
@@ -330,6 +332,6 @@ class CheckpointBook:
 
     def _count_failure(self, failure: CheckpointFailure) -> CheckpointFailure:
         self._meter.count("checkpoints_failed")
-        told = {"checkpoint": failure.number, "step": failure.step, "reason": failure.reason}
-        self._log.error("checkpoint failed; training goes on, the next one holds what it would have held", **told)
+        facts = {"checkpoint": failure.number, "step": failure.step, "reason": failure.reason}
+        self._log.error("checkpoint failed; training continues, and its content becomes part of the next one", **facts)
         return failure

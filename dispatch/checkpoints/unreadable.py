@@ -1,16 +1,16 @@
-"""Checkpoints that storage would not give out: each is tried a few times, then left out for a while, and tried again
+"""Checkpoints that the storage did not return: each is tried a few times, then skipped for a while, and tried again
 later.
 
-An error of the storage says nothing about the checkpoint: a disk or a network may be back in a moment, a permission
-when somebody has mended it. A checkpoint that is damaged is another matter (``CheckpointSearch.damaged``).
+An error of the storage says nothing about the checkpoint: a disk or a network may be back in a moment, a permission may
+be corrected. A damaged checkpoint is a different case (``CheckpointSearch.damaged``).
 """
 
 from time import monotonic
 
 MOST_TRIES = 5
-"""in vain, by the dispatcher or by a shard, before an older checkpoint is used"""
+"""Failed attempts, by the dispatcher or by a shard, before an older checkpoint is used."""
 LATER_SECONDS = 60.0
-"""that such a checkpoint is left out"""
+"""How long such a checkpoint is skipped."""
 
 
 class UnreadableCheckpoints:
@@ -19,12 +19,12 @@ class UnreadableCheckpoints:
     def __init__(self) -> None:
         self._tries: dict[int, int] = {}
         self._until: dict[int, float] = {}
-        """when those that are left out may be tried again, on the monotonic clock"""
+        """When skipped ones may be tried again, on the monotonic clock."""
         self.reasons: dict[int, str] = {}
-        """why those that are left out could not be read the last time"""
+        """Why skipped ones could not be read the last time."""
 
     def note(self, number: int, reason: str) -> bool:
-        """A checkpoint could not be read; returns whether it is left out from now on."""
+        """Notes that a checkpoint could not be read; returns whether it is skipped from now on."""
         self._tries[number] = self._tries.get(number, 0) + 1
         if self._tries[number] < MOST_TRIES:
             return False
@@ -40,7 +40,7 @@ class UnreadableCheckpoints:
         return set(self._until)
 
     def forget(self) -> None:
-        """All may be tried at once."""
+        """Lets all be tried at once."""
         self._tries.clear()
         self._until.clear()
         self.reasons.clear()

@@ -1,1 +1,1 @@
-"""The journal of a run: what was decided, durably, so that the run can be repeated bit for bit."""
+"""The journal of a run: the durable record of decisions, from which the run can be repeated bit for bit."""

@@ -1,4 +1,4 @@
-"""What a command was answered: the same to whoever sends it again, and whichever dispatcher is asked."""
+"""The answer to a command: the same for every repetition of the command, and from every dispatcher."""
 
 import msgspec
 
@@ -7,8 +7,8 @@ class CommandAnswer(msgspec.Struct, frozen=True):
     """The answer to a command that was carried out."""
 
     id: str
-    """of the command"""
+    """Id of the command."""
     text: str
-    """what has happened, for people"""
+    """What has happened, for people."""
     version: int
-    """of the journal, with the command in it"""
+    """Version of the journal that contains the command."""

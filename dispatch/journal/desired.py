@@ -1,8 +1,8 @@
-"""What people want of a run, as far as it lasts: the sum of the records that say so.
+"""What people want of a run: the combined effect of the recorded commands.
 
-A pure function of records, so a dispatcher that is started anew, and one that goes back to a checkpoint, want the same
-as the one before: a checkpoint has what was wanted when it was begun, and the records after it the rest. A record that
-is followed twice changes nothing, since for each thing the newest counts. What a command changes is its own to say
+A pure function of records, so a restarted dispatcher, and one that goes back to a checkpoint, want the same as the one
+before: a checkpoint has what was wanted when it was begun, and the records after it the rest. Applying a record twice
+changes nothing, since the newest value of each setting counts. What a command changes is defined by the command itself
 (``dispatch/commands``).
 """
 

@@ -1,11 +1,10 @@
 """What a journal says about a run so far: everything that a replay and a resume need.
 
 A history begins with a *base*: the empty model, or a checkpoint, and holds what came after it. Steps after a checkpoint
-may have been declared void (``Redecided``): then they, their digests and checkpoints taken of them are no part of the
-history, and their batches wait in ``to_redecide`` until they have been decided anew.
+may have been declared void (``Redecided``): then they, their digests and their checkpoints are not part of the history,
+and their batches wait in ``to_redecide`` until they have been decided again.
 
-Reading is strict: a journal whose steps do not follow each other, or whose ranges leave out or repeat an event, is
-damaged.
+Reading is strict: a journal whose steps do not follow each other, or whose ranges omit or repeat an event, is damaged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +36,7 @@ from ingest.streams.position import Position
 from ps.protocol import EMPTY_MODEL
 
 JOURNAL = "journal"
-"""in the run's folder"""
+"""Name of the folder in the run's folder."""
 AnyCheckpoint = CheckpointBegun | CheckpointTaken
 
 
@@ -50,7 +49,7 @@ class PastGeneration:
 
     @property
     def most_samples(self) -> int:
-        """Of one worker in one step."""
+        """Most samples of one worker in one step."""
         counts = (max(map(step.assignment.count, set(step.assignment)), default=0) for step in self.steps)
         return max(counts, default=0)
 
@@ -62,9 +61,9 @@ class Base:
     number: int = EMPTY_MODEL
     step: int = 0
     positions: Mapping[int, Position] = field(default_factory=dict)
-    """after that step"""
+    """Positions after that step."""
     samples: int = 0
-    """trained up to that step"""
+    """Samples trained up to that step."""
 
 
 @dataclass(frozen=True)
@@ -74,35 +73,35 @@ class History:
     begun: Begun | None = None
     generations: tuple[PastGeneration, ...] = ()
     digests: Mapping[int, int] = field(default_factory=dict)
-    """of the logits of each step that was completed"""
+    """Digests of the logits of each completed step."""
     positions: Mapping[int, Position] = field(default_factory=dict)
-    """after the last step, of every partition that is known"""
+    """Positions after the last step, of every known partition."""
     newest: GenerationStarted | None = None
     stopped: Stopped | None = None
-    """the last time that it was stopped in order, unless its step is void"""
+    """The last clean stop, unless its step is void."""
     ended: Ended | None = None
     base: Base = Base()
     checkpoints: tuple[CheckpointTaken, ...] = ()
-    """all on record that can be gone back to, whatever the base; newest last"""
+    """All recorded checkpoints that can be used, whatever the base; newest last."""
     begun_checkpoints: tuple[CheckpointBegun, ...] = ()
-    """the same with those that failed, or whose end a crash kept from being written down"""
+    """The same including those that failed, or whose end was not recorded because of a crash."""
     last_checkpoint: int = 0
-    """highest number of a checkpoint, void and failed ones included"""
+    """Highest number of a checkpoint, including void and failed ones."""
     steering: tuple[SteeringRecord, ...] = ()
-    """all on record that say what people want of the run, whatever the base"""
+    """All records of what people want of the run, whatever the base."""
     timeline: int = 0
-    """how often steps have been declared void, since the run began"""
+    """How often steps have been declared void since the run began."""
     to_redecide: tuple[Manifest, ...] = ()
-    """batches of void steps, in order, that are to be decided anew"""
+    """Batches of void steps, in order, that are to be decided again."""
 
     @property
     def commands(self) -> tuple[Commanded, ...]:
-        """All that are on record, whatever the base."""
+        """All recorded commands, whatever the base."""
         return tuple(record for record in self.steering if isinstance(record, Commanded))
 
     @property
     def draining(self) -> frozenset[str]:
-        """Workers that are to leave, and no generation has started without, as far as the records tell."""
+        """Workers that are to leave, and are still in the newest generation, according to the records."""
         return frozenset(follow_all(Desired(), self.steering).draining)
 
     @property
@@ -111,17 +110,17 @@ class History:
 
     @property
     def step(self) -> int:
-        """The newest."""
+        """The newest step."""
         return self.generations[-1].steps[-1].step if self.generations else self.base.step
 
     @property
     def samples(self) -> int:
-        """Of all steps up to the newest, those before the base included."""
+        """Samples of all steps up to the newest, including those before the base."""
         return self.base.samples + sum(step.manifest.samples for step in self.steps)
 
     @property
     def workers(self) -> int:
-        """As many as a replay needs."""
+        """Number of workers that a replay needs."""
         return max((len(generation.record.members) for generation in self.generations), default=0)
 
     @property
@@ -130,7 +129,7 @@ class History:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Of the newest generation, by rank."""
+        """Members of the newest generation, by rank."""
         return () if self.newest is None else self.newest.members
 
     def up_to(self, last: int) -> "History":
@@ -145,8 +144,8 @@ class History:
 def read_history(folder: Path, base: int | None = None) -> History:
     """Reads and checks the journal in a folder; an empty one if there is none.
 
-    base: number of the checkpoint to begin with, 0: the empty model; None: the oldest there, which is the empty model
-    unless segments were dropped. Raises CheckpointUnusable if it is not on record. Only what came after it is kept in
+    base: number of the checkpoint to begin with, 0: the empty model; None: the oldest one, which is the empty model
+    unless segments were dropped. Raises CheckpointUnusable if it is not recorded. Only what came after it is kept in
     memory.
     """
     after = None if base is None else _find_base(read_checkpoints(folder), base, folder)
@@ -154,12 +153,12 @@ def read_history(folder: Path, base: int | None = None) -> History:
 
 
 def read_checkpoints(folder: Path) -> History:
-    """The history without its steps: which checkpoints are on record, and who the newest members are."""
+    """The history without its steps: which checkpoints are recorded, and who the newest members are."""
     return read_whole(folder, lambda records: _Reading(folder, None, keeps_steps=False).read(records))
 
 
 def read_manifests(folder: Path) -> list[Manifest]:
-    """The manifest of every step that is on record, void ones included."""
+    """The manifest of every recorded step, including void ones."""
     return read_whole(folder, lambda records: [r.manifest for r in records if isinstance(r, StepDecided)])
 
 
@@ -169,7 +168,7 @@ def history_of(records: Iterable[AnyRecord], folder: Path, base: Base | None = N
 
 
 def advance(positions: dict[int, Position], manifest: Manifest, folder: Path) -> None:
-    """Follows the ranges of a step; every event lies in exactly one."""
+    """Advances positions by the ranges of a step; every event is in exactly one."""
     for taken in (*manifest.skipped, *manifest.ranges):
         at = positions.get(taken.partition, Position(0))
         if taken.start != at or taken.end < taken.start:
@@ -182,7 +181,7 @@ def advance(positions: dict[int, Position], manifest: Manifest, folder: Path) ->
 
 
 def check_unfinished(history: History, folder: Path) -> None:
-    """Raises RunEnded if the run is over."""
+    """Raises RunEnded if the run has ended."""
     if history.ended is not None:
         raise RunEnded(
             f"the run in {folder} is over: it ended after step {history.ended.step} ({history.ended.reason}); "
@@ -192,24 +191,24 @@ def check_unfinished(history: History, folder: Path) -> None:
 
 
 def check_settings(history: History, run: str, folder: Path, now: Mapping[str, str]) -> None:
-    """Raises SettingsChanged if a run would go on with settings that must stay as they are."""
+    """Raises SettingsChanged if a run would be resumed with other values of settings that must not change."""
     if history.begun is None:
         return
     was = {"run": history.begun.run, **history.begun.settings}
     is_now = {"run": run, **now}
     changed = [name for name in sorted({*was, *is_now}) if was.get(name) != is_now.get(name)]
     if changed:
-        told = ", ".join(
+        changes = ", ".join(
             f"{name} was {was.get(name, 'not set')} and is {is_now.get(name, 'not set')}" for name in changed
         )
         raise SettingsChanged(
-            f"the run in {folder} cannot go on with other settings: {told}; expected those it began with; set them "
-            "back ('freshet up --run' takes the run's own where none are given), or give another folder"
+            f"the run in {folder} cannot be resumed with other settings: {changes}; expected those it began with; set "
+            "them back ('freshet up --run' uses the run's own unless others are given), or give another folder"
         )
 
 
 class _Reading:
-    """Follows the records of a journal, one after the other."""
+    """Processes the records of a journal, one after the other."""
 
     def __init__(self, folder: Path, base: Base | None, keeps_steps: bool) -> None:
         self._folder = folder
@@ -221,7 +220,7 @@ class _Reading:
         self._newest: GenerationStarted | None = None
         self._started: dict[int, GenerationStarted] = {}
         self._steps: list[StepDecided] = []
-        """kept ones"""
+        """Steps that are kept."""
         self._digests: dict[int, int] = {}
         self._positions: dict[int, Position] = {}
         self._last = 0
@@ -230,7 +229,7 @@ class _Reading:
         self._begun_checkpoints: dict[int, CheckpointBegun] = {}
         self._checkpoints: dict[int, CheckpointTaken] = {}
         self._void: dict[int, Manifest] = {}
-        """to be decided anew, by step"""
+        """Manifests to be decided again, by step."""
         self._is_from_start = False
         self._steering: list[SteeringRecord] = []
 
@@ -244,7 +243,9 @@ class _Reading:
         return self._history()
 
     def _is_in_place(self, record: AnyRecord) -> bool:
-        """Whether the run begins with this record, or had begun; it may be commanded, and fail, before it does."""
+        """Whether the record may come here: the run has begun or begins with it; commands and
+        faults may come before.
+        """
         if self._begun is None:
             return isinstance(record, Begun | CheckpointBegun | Commanded | AlphaChanged | Faulted)
         return not isinstance(record, Begun)
@@ -287,7 +288,7 @@ class _Reading:
             raise self._damaged(f"step {record.step} follows step {self._last}")
         void = self._void.pop(record.step, manifest)
         if (manifest.skipped, manifest.ranges) != (void.skipped, void.ranges):
-            raise self._damaged(f"step {record.step} was decided anew with other ranges")
+            raise self._damaged(f"step {record.step} was decided again with other ranges")
         advance(self._positions, manifest, self._folder)
         self._last = record.step
         if self._is_kept(record.step):
@@ -324,7 +325,7 @@ class _Reading:
         self._last_checkpoint = checkpoint.number
 
     def _redecide(self, record: Redecided) -> None:
-        """Goes back to a checkpoint."""
+        """Processes a return to a checkpoint."""
         base = self._find_base(record)
         if base is None or record.step > self._last:
             raise self._damaged(
@@ -350,7 +351,7 @@ class _Reading:
         return next(bases, None)
 
     def _drop_checkpoints(self, last: int) -> None:
-        """Forgets those of void steps; raises CheckpointUnusable if the base is one."""
+        """Forgets checkpoints of void steps; raises CheckpointUnusable if the base is one."""
         assert self._base is not None
         void = {number for number, checkpoint in self._begun_checkpoints.items() if checkpoint.step > last}
         if self._base.number in void:

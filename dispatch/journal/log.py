@@ -1,19 +1,19 @@
 """The files of a journal: records in frames, in segments.
 
     FOLDER/writer.lock                  held by the one writer
-           identity                     a name that no other journal has, given when it is first opened
+           identity                     a unique name, assigned when the journal is first opened
            00000000000000000000.log     frames 0.. ; the next segment is named by its first frame
-           unread/                      segments that are kept for those who follow the journal, and nobody else
+           unread/                      segments that are kept only for readers of the journal
 
-One append is one frame (``ingest.log.frames``), however many records it brings: it is there as a whole or not at all.
-Appending: 1. write the frame  2. sync it. A crash in between leaves a torn tail, which was never acknowledged and is
-cut off at the next opening. An append that fails, on a full disk, leaves the journal as it was, and may be repeated.
+One append is one frame (``ingest.log.frames``), however many records it has: it is there as a whole or not at all.
+Appending: 1. write the frame 2. sync it. A crash in between leaves a torn tail, which was never acknowledged and is
+removed at the next opening. An append that fails, on a full disk, leaves the journal as it was, and may be repeated.
 
-A segment begins where one is full, and with every checkpoint: then its first record is a ``CheckpointBegun``, with all
-that a reader needs to begin there, so segments before it may be dropped once no checkpoint that is kept needs them.
-They are removed oldest first; what a crash leaves of them is passed over up to the next segment that begins with a
-checkpoint. Everything else is damage and stops reader and writer with an error that names the file: a frame that was
-changed, a segment that is missing or was cut off before the last one, a record that is not known.
+A new segment begins when one is full, and with every checkpoint: then its first record is a ``CheckpointBegun``, with
+everything that a reader needs to begin there, so segments before it may be dropped once no kept checkpoint needs them.
+They are removed oldest first; what a crash leaves of them is skipped up to the next segment that begins with a
+checkpoint. Everything else is damage and stops reader and writer with an error that names the file: a changed frame, a
+segment that is missing or was truncated before the last one, an unknown record.
 """
 
 import hashlib
@@ -56,18 +56,18 @@ from ingest.log.frames import (
 )
 
 OPENING = b"FRESHJN1"
-"""how a segment begins: what it is, and the version of its format"""
+"""The first bytes of a segment: its kind, and the version of its format."""
 LOCK = "writer.lock"
 IDENTITY = "identity"
 IDENTITY_LETTERS = 24
-"""of an identity, before its checksum"""
+"""Letters of an identity, before its checksum."""
 UNREAD = "unread"
-"""folder of segments that no checkpoint needs any more, and nobody has read"""
+"""Folder of segments that no checkpoint needs any more, and that some reader has not read."""
 SEGMENT_BYTES = 64 << 20
 READ_BYTES = 256 << 10
-"""read at once by those who follow a journal"""
+"""Bytes that readers of a journal read at a time."""
 READ_TIMES = 10
-"""attempts to read a journal of which the writer drops segments meanwhile"""
+"""Attempts to read a journal while the writer drops segments."""
 
 T = TypeVar("T")
 _decoder = msgspec.msgpack.Decoder(list[AnyRecord])
@@ -82,32 +82,32 @@ class Segment(NamedTuple):
     """A segment that has been read."""
 
     first: int
-    """number of its first frame"""
+    """Number of its first frame."""
     bodies: list[bytes]
-    """content of its frames"""
+    """Contents of its frames."""
     end: int
-    """where they end; 0: it has not even its opening bytes yet"""
+    """Where they end; 0: it does not even have its opening bytes yet."""
 
 
 class CheckpointSegment(NamedTuple):
     """A segment with a checkpoint's record; if it begins with that, it and later ones hold every later step."""
 
     first: int
-    """number of its first frame"""
+    """Number of its first frame."""
     step: int
-    """of the checkpoint"""
+    """Step of the checkpoint."""
 
 
 class Reach:
-    """Which segments a reader may begin with, as far as the records so far say."""
+    """Which segments a reader may begin with, according to the records so far."""
 
     def __init__(self) -> None:
         self.begins: list[CheckpointSegment] = []
-        """oldest first"""
+        """Segments, oldest first."""
         self._checkpoints: dict[int, CheckpointSegment] = {}
-        """step of each checkpoint and the segment that holds its record, by number"""
+        """Step of each checkpoint and the segment that holds its record, by number."""
         self._last = 0
-        """the newest step ever decided, void or not"""
+        """The newest step ever decided, void or not."""
 
     def add(self, record: AnyRecord, segment: int, is_first: bool) -> None:
         """segment: first frame of the one that holds the record; is_first: whether it begins with it."""
@@ -123,11 +123,11 @@ class Reach:
                 self.begins = [begin for begin in self.begins if begin.step <= record.step]
 
     def is_covered(self, checkpoint: CheckpointBegun) -> bool:
-        """Whether all steps after the checkpoint, void ones to be decided anew included, will follow its record."""
+        """Whether all steps after the checkpoint, including void ones to be decided again, will follow its record."""
         return checkpoint.step >= self._last
 
     def first_needed(self, number: int) -> int:
-        """First frame of the segment from which on a checkpoint needs them; 0 if it is not on record."""
+        """First frame of the segments that a checkpoint needs; 0 if it is not recorded."""
         checkpoint = self._checkpoints.get(number, CheckpointSegment(-1, -1))
         usable = (
             begin.first for begin in self.begins if begin.step <= checkpoint.step and begin.first <= checkpoint.first
@@ -135,7 +135,7 @@ class Reach:
         return max(usable, default=0)
 
     def forget(self, needed: int) -> None:
-        """Segments before that frame are gone."""
+        """Forgets segments before that frame, which are gone."""
         self.begins = [begin for begin in self.begins if begin.first >= needed]
         self._checkpoints = {
             number: checkpoint for number, checkpoint in self._checkpoints.items() if checkpoint.first >= needed
@@ -143,22 +143,22 @@ class Reach:
 
 
 class JournalTail:
-    """A place in a journal that another thread or process may be writing: what follows it is read, frame by frame."""
+    """A place in a journal that another thread or process may be writing: reads what follows it, frame by frame."""
 
     def __init__(self, folder: Path, cursor: int) -> None:
-        """Behind so many frames, or where the journal begins if that is later."""
+        """Starts after ``cursor`` frames, or where the journal begins if that is later."""
         firsts = [*_firsts(folder / UNREAD), *_firsts(folder)]
         self._folder = folder
         self._segment = max((first for first in firsts if first <= cursor), default=min(firsts, default=0))
         self._at = len(OPENING)
-        """where the next frame begins in the segment"""
+        """Where the next frame begins in the segment."""
         self._frame = self._segment
-        """its number"""
+        """Number of the next frame."""
         self.version = max(cursor, self._segment)
-        """frames that have been read, or dropped before they could be"""
+        """Frames that have been read, or dropped before they could be."""
 
     def read(self, newest: int) -> Iterator[tuple[int, list[AnyRecord]]]:
-        """The frames up to a version, which must all be durable, each with its own.
+        """The frames up to a version, which must all be durable, each with its own version.
 
         Raises SegmentGone if they are dropped meanwhile.
         """
@@ -182,7 +182,7 @@ class JournalTail:
                 yield self._frame, _decode(body, self._folder, self._segment)
 
     def _load(self, least: int) -> bytes:
-        """What follows in the segment, so many bytes at least; or in the next one, if this one ends here."""
+        """What follows in the segment, at least that many bytes; or in the next one, if this one ends here."""
         content = self._load_segment(least)
         if not content and self._segment != self._frame:
             self._segment = self._frame
@@ -202,7 +202,7 @@ class JournalWriter:
     """Appends to a journal; one writer at a time."""
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Opens or creates it; a torn last frame is cut off, other damage is an error."""
+        """Opens or creates it; a torn last frame is removed, other damage is an error."""
         self.folder = folder
         self._segment_bytes = segment_bytes
         self._file = -1
@@ -210,9 +210,9 @@ class JournalWriter:
         self._reach = Reach()
         self._frames = 0
         self.steered = 0
-        """version with the newest command or change of alpha, or later if that has been dropped"""
+        """Version of the newest command or change of alpha, or later if that has been dropped."""
         self.answers: dict[str, CommandAnswer] = {}
-        """to the commands that were on record when it was opened, or came since; by id"""
+        """Answers to the commands that were recorded when it was opened, or later; by id."""
         with ExitStack() as undo, naming(folder, LogError):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
@@ -232,7 +232,7 @@ class JournalWriter:
     def append(self, *records: AnyRecord) -> None:
         """Returns once these records, and those noted before, are durable.
 
-        Raises JournalFull where there is no room: nothing is lost, and the same may be appended later.
+        Raises JournalFull if there is no room: nothing is lost, and the same may be appended later.
         """
         written = frame(_encoder.encode([*self._noted, *records]))
         if self._end + len(written) > self._segment_bytes and self._end > len(OPENING):
@@ -257,15 +257,14 @@ class JournalWriter:
 
     @property
     def version(self) -> int:
-        """Frames that are durable."""
+        """Number of durable frames."""
         return self._frames
 
     def drop_before(self, number: int, seen: int = 0, most_bytes: int = 0) -> bool:
-        """Takes out the segments that neither a checkpoint nor those after it need; none if the checkpoint is not on
-        record.
+        """Removes the segments that neither a checkpoint nor later ones need; none if the checkpoint is not recorded.
 
-        seen: up to which version they have been read; others are set aside while all take no more than so many bytes.
-        Returns whether any of those had to go.
+        seen: up to which version they have been read; unread ones are set aside while all take at most most_bytes.
+        Returns whether any of those had to be removed.
         """
         needed = self._reach.first_needed(number)
         aside = self.folder / UNREAD
@@ -295,7 +294,7 @@ class JournalWriter:
         return has_unread
 
     def close(self) -> None:
-        """What was noted and not appended is dropped."""
+        """Closes the journal; records that were noted and not appended are dropped."""
         for file in (self._file, self._lock):
             if file >= 0:
                 os.close(file)
@@ -325,7 +324,7 @@ class JournalWriter:
                 self.answers[record.id] = CommandAnswer(record.id, record.text, self._frames)
 
     def _open(self, first: int, end: int) -> None:
-        """Goes on in a segment that is whole up to there; 0: begins it. The one before is left when that is done."""
+        """Continues in a segment that is whole up to end; 0: begins it. The one before is closed when that is done."""
         path = _path(self.folder, first)
         with naming(path, LogError), ExitStack() as undo:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -343,15 +342,15 @@ class JournalWriter:
 
 @dataclass(frozen=True)
 class Rest:
-    """The end of a journal that was closed in order."""
+    """The end of a journal that was closed cleanly."""
 
     version: int
     since: float
-    """when that was, in seconds since 1970"""
+    """When that was, in seconds since 1970."""
 
 
 def rest_of(folder: Path) -> Rest | None:
-    """Of a journal that was closed in order and that nobody goes on writing; None of any other."""
+    """The rest of a journal that was closed cleanly and is not being written; otherwise None."""
     paths = _segment_paths(folder)
     if not paths:
         return None
@@ -363,9 +362,9 @@ def rest_of(folder: Path) -> Rest | None:
 
 
 def identity_of(folder: Path) -> str:
-    """What tells a journal from one that began anew under the same name; empty if none has been given yet.
+    """Distinguishes a journal from a new one under the same name; empty if none has been assigned yet.
 
-    Raises LogCorrupt if it was changed: by another one the journal would be taken for another.
+    Raises LogCorrupt if it was changed: with another identity the journal would be mistaken for another.
     """
     path = folder / IDENTITY
     try:
@@ -381,7 +380,7 @@ def identity_of(folder: Path) -> str:
 
 
 def _give_identity(folder: Path) -> str:
-    """Durable, as the journal is."""
+    """Assigns an identity, durably."""
     identity = _with_check(uuid4().hex[:IDENTITY_LETTERS])
     path = folder / IDENTITY
     with writing_whole(path) as temporary, temporary.open("w") as file:
@@ -404,7 +403,7 @@ def read_records(folder: Path) -> Iterator[AnyRecord]:
 
 
 def read_whole(folder: Path, take: Callable[[Iterator[AnyRecord]], T]) -> T:
-    """What is made of all records; begins again if the writer drops segments meanwhile."""
+    """What ``take`` makes of all records; begins again if the writer drops segments meanwhile."""
     for _ in range(READ_TIMES - 1):
         try:
             return take(read_records(folder))
@@ -435,11 +434,11 @@ def _segments(folder: Path) -> Iterator[Segment]:
             before, missing = (_path(folder, number).name for number in (firsts[place - 1], expected))
             raise LogCorrupt(
                 f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}: "
-                f"{missing} is missing, or {before} was checkpoint; restore the missing segment from a copy"
+                f"{missing} is missing, or {before} was truncated; restore the missing segment from a copy"
             )
         _check_segment(path, end, is_last=place == len(firsts) - 1)
         has_begun = has_begun or _begins_with_checkpoint(bodies, folder, first)
-        if has_begun:  # else a crash has left it of those that were dropped
+        if has_begun:  # otherwise it is a leftover of dropped segments after a crash
             yield Segment(first, bodies, end)
         expected = first + len(bodies)
     if not has_begun:
@@ -469,7 +468,7 @@ def _begins_with_checkpoint(bodies: list[bytes], folder: Path, first: int) -> bo
 
 
 def _firsts(folder: Path) -> list[int]:
-    """First frames of the segments there are, in order."""
+    """First frames of the existing segments, in order."""
     with naming(folder, LogError):
         return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
 

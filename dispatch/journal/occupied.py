@@ -1,4 +1,4 @@
-"""Whether anybody works in a run's folder: locks tell, which the kernel gives back however their holders end."""
+"""Whether anybody works in a run's folder: shown by locks, which the kernel releases however their holders end."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from dispatch.journal.log import LOCK
 from infra.base.files import is_locked
 
 RUN_LOCK = "run.lock"
-"""in the run's folder; held as long as the run is supervised"""
+"""Name of the file in the run's folder; locked while the run is supervised."""
 
 
 def is_under_way(folder: Path) -> bool:

@@ -1,9 +1,8 @@
-"""Who reads a journal, and how far each of them has kept it: what all of them have may be dropped.
+"""Who reads a journal, and how far: what all readers have stored may be dropped.
 
-A reader has a name that stays the same when it is started anew, such as that of its database. Where each of them stands
-is written to a file whenever the journal is trimmed, so a dispatcher that is started anew waits for all of them. What a
-crash leaves there is too old at worst, and then more is kept than need be. A reader that has not asked for a day is
-forgotten, with a warning.
+A reader has a name that stays the same across restarts, such as that of its database. The cursors are written to a file
+whenever the journal is trimmed, so a restarted dispatcher waits for all readers. After a crash the file is too old at
+worst, and then more is kept than necessary. A reader that has not asked for a day is forgotten, with a warning.
 """
 
 import threading
@@ -17,26 +16,26 @@ from infra.base.errors import FileUnusable
 from infra.base.process import write_whole
 
 FILE = "readers.json"
-"""in the folder of the journal"""
+"""Name of the file in the folder of the journal."""
 FORGOTTEN_SECONDS = 86_400.0
 MOST_READERS = 1000
-"""of those beyond, the ones that have not asked for longest are forgotten"""
+"""Most readers; beyond that, those that have not asked for longest are forgotten."""
 
 
 class ReaderStanding(msgspec.Struct, frozen=True):
     """One reader."""
 
     cursor: int
-    """version up to which it has kept everything"""
+    """Version up to which it has stored everything."""
     at_seconds: float
-    """when it said so, since 1970"""
+    """When it said so, in seconds since 1970."""
 
 
 class JournalReaders:
     """The readers of one journal. Two threads use it: one answers them, one trims."""
 
     def __init__(self, folder: Path, newest: int) -> None:
-        """newest: version of the journal; a cursor beyond it is of another one"""
+        """newest: version of the journal; a cursor beyond it belongs to another journal."""
         self._file = folder / FILE
         self._turn = threading.Lock()
         for torn in folder.glob(f".{FILE}.*"):  # of a dispatcher that was killed while it wrote
@@ -45,7 +44,9 @@ class JournalReaders:
         self._readers = {name: reader for name, reader in known.items() if reader.cursor <= newest}
 
     def note(self, name: str, cursor: int) -> None:
-        """A reader asks for what follows a version. One without a name keeps nothing, and is not waited for."""
+        """Notes that a reader asks for what follows a version. One without a name keeps nothing,
+        and is not waited for.
+        """
         if name:
             with self._turn:
                 self._readers.pop(name, None)
@@ -55,18 +56,18 @@ class JournalReaders:
 
     @property
     def floor(self) -> int:
-        """Version up to which every reader has kept everything; 0 where there is none."""
+        """Version up to which every reader has stored everything; 0 if there is none."""
         with self._turn:
             return min((reader.cursor for reader in self._readers.values()), default=0)
 
     @property
     def slowest(self) -> str:
-        """The name of the reader that has kept least; empty where there is none."""
+        """The name of the reader that has read least; empty if there is none."""
         with self._turn:
             return min(self._readers, key=lambda name: self._readers[name].cursor, default="")
 
     def forget_silent(self) -> int:
-        """Forgets who has been silent for long, and writes down where the others stand; returns the floor."""
+        """Forgets readers that have been silent for long, and stores the cursors of the others; returns the floor."""
         now = time()
         log = structlog.get_logger()
         with self._turn:
@@ -77,12 +78,14 @@ class JournalReaders:
         try:
             write_whole(self._file, written)
         except FileUnusable as error:
-            log.warning("where readers of the journal stand is not written down", reason=str(error))
+            log.warning("the cursors of the journal's readers could not be stored", reason=str(error))
         return self.floor
 
 
 def _load(file: Path) -> dict[str, ReaderStanding]:
-    """Nothing where the file is missing or cannot be read: everything is kept then until somebody asks."""
+    """The stored cursors; none if the file is missing or cannot be read: everything is kept then
+    until somebody asks.
+    """
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, ReaderStanding])
     except (OSError, msgspec.DecodeError):

@@ -1,8 +1,8 @@
-"""What a journal holds: decisions, and not what led to them.
+"""The records of a journal: decisions, and not what led to them.
 
-What a run computes follows from its batches, the assignment of their samples to workers, the number of workers, the
-way dense gradients are summed, the replicated rows and the arithmetic of the machines. Slots, evictions, flushes and
-shards change what moves over which link and no bit of the model, so nothing of them is here.
+What a run computes follows from its batches, the assignment of their samples to workers, the number of workers, the way
+dense gradients are summed, the replicated rows and the arithmetic of the machines. Slots, evictions, flushes and shards
+change what moves over which link and no bit of the model, so nothing of them is recorded.
 
 Legend: B samples.
 """
@@ -15,7 +15,7 @@ from ingest.batches.manifest import Manifest
 from ingest.streams.position import Position
 
 PRESENT_NAMES = {"cut": "checkpoint", "cut begun": "checkpoint begun", "line": "timeline"}
-"""tags and fields that the journal has by their names in earlier releases, so that it can be read on"""
+"""Tags and fields that the journal has by their names in earlier releases, so that it stays readable."""
 
 
 class JournalRecord(msgspec.Struct, frozen=True, tag_field="is", forbid_unknown_fields=True):
@@ -27,54 +27,55 @@ class Begun(JournalRecord, frozen=True, tag="begun"):
 
     run: str
     topic: str
-    """its source and name"""
+    """Source and name of the topic."""
     start: dict[int, Position]
-    """where each partition begins; those that are created later begin at 0"""
+    """Where each partition begins; those that are created later begin at 0."""
     settings: dict[str, str]
-    """those that must stay as they are, as text by name"""
+    """The settings that must not change, as text by name."""
     digest: str
-    """of these settings"""
+    """Digest of these settings."""
     arithmetic: tuple[str, ...]
-    """what the first workers reported: torch, device, threads, instructions; each once, in the order of workers"""
+    """What the first workers reported: torch, device, threads, instructions; each once, in the order of workers."""
     samples: int | None = None
-    """after which the run is over"""
+    """Samples after which the run ends."""
     at_seconds: float = 0.0
-    """when, since 1970; 0: not told"""
+    """When, in seconds since 1970; 0: not recorded."""
     code: str = ""
-    """version of Freshet"""
+    """Version of Freshet."""
 
 
 class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
-    """A period with fixed members; written before anyone hears of it."""
+    """A period with fixed members; recorded before any other process learns of it."""
 
     number: int
     members: tuple[str, ...]
-    """by rank"""
+    """Members by rank."""
     uses_hub: bool
-    """whether shards sum dense gradients; else workers do, in a ring"""
+    """Whether shards sum dense gradients; otherwise workers do, in a ring."""
     replicas: int
-    """most rows of a hot set"""
+    """Most rows of a hot set."""
     base: int | None
-    """the checkpoint that the model goes back to before its first step; 0: the empty model; None: it goes on as it
-    is"""
+    """The checkpoint that the model goes back to before its first step; 0: the empty model; None: the model continues
+    unchanged.
+    """
     reason: str
     at_seconds: float = 0.0
 
 
 class StepDecided(JournalRecord, frozen=True, tag="step"):
-    """One step; written before anyone hears of it."""
+    """One step; recorded before any other process learns of it."""
 
     manifest: Manifest
     assignment: bytes
-    """the worker of each sample, a byte each"""
+    """The worker of each sample, a byte each."""
     alpha: float
-    """share of exact solving in force"""
+    """Share of exact solving in force."""
     rows: int
-    """given out so far, those of this step included"""
+    """Rows assigned so far, including those of this step."""
     sole: int | None = None
-    """who takes part alone by decision, and so owns the dense weights"""
+    """The worker that takes part alone by decision, and so owns the dense weights."""
     hot: bytes | None = None
-    """row numbers (int64) that are replicated from this step on; None: as before"""
+    """Row numbers (int64) that are replicated from this step on; None: as before."""
 
     @property
     def step(self) -> int:
@@ -88,46 +89,46 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
 
 
 class StepFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a step came to, for those who look back on it; nothing is computed from it."""
+    """Figures of a step, for the history; nothing is computed from them."""
 
     at_seconds: float
-    """when it was completed, since 1970"""
+    """When it was completed, in seconds since 1970."""
     seconds: float
-    """from the end of the step before to its own"""
+    """Time from the end of the step before to its own."""
     decide_seconds: float
     samples: int
     clicks: int
     loss: float
-    """sum of the logloss of its samples; NaN if a prediction was not finite"""
+    """Sum of the logloss of its samples; NaN if a prediction was not finite."""
     moved_bytes: int
-    """over all links, orders and reports included"""
+    """Bytes moved over all links, including orders and reports."""
 
 
 class StepDone(JournalRecord, frozen=True, tag="done"):
-    """A step has been trained; written with the next record that is."""
+    """A step has been trained; written together with the next record."""
 
     step: int
     logits: int
-    """digest of the logits of the batch"""
+    """Digest of the logits of the batch."""
     figures: StepFigures | None = None
 
 
 class CheckpointBegun(JournalRecord, frozen=True, tag="cut begun"):
-    """A checkpoint is being taken; it may fail. One that opens a segment holds all a reader needs to begin there."""
+    """A checkpoint is being taken; it may fail. One that opens a segment has all that a reader needs to begin there."""
 
     number: int
     step: int
     positions: dict[int, Position]
-    """after that step, of every partition that is known"""
+    """Positions after that step, of every known partition."""
     samples: int
-    """trained up to that step"""
+    """Samples trained up to that step."""
     begun: Begun
     generation: GenerationStarted
-    """the newest"""
+    """The newest generation."""
     opens: bool = True
-    """whether all steps after it, void ones to be decided anew included, follow this record"""
+    """Whether all steps after it, including void ones to be decided again, follow this record."""
     timeline: int = msgspec.field(name="line", default=0)
-    """how often steps had been decided anew before"""
+    """Number of times that steps had been discarded and decided again."""
     at_seconds: float = 0.0
 
 
@@ -137,9 +138,9 @@ class CheckpointTaken(JournalRecord, frozen=True, tag="cut"):
     number: int
     step: int
     positions: dict[int, Position]
-    """after that step, of every partition that is known"""
+    """Positions after that step, of every known partition."""
     samples: int
-    """trained up to that step"""
+    """Samples trained up to that step."""
     at_seconds: float = 0.0
 
 
@@ -149,17 +150,17 @@ class Commanded(JournalRecord, frozen=True, tag="command"):
     id: str
     verb: str
     worker: str
-    """that it is about, if it is about one"""
+    """The worker that it concerns, if any."""
     step: int
-    """the newest one then"""
+    """The newest step at that time."""
     text: str
-    """what was answered"""
+    """The answer."""
     value: str = ""
-    """what is set, of a command that sets something"""
+    """The value, for a command that sets something."""
     actor: str = ""
-    """who gave it"""
+    """Who gave it."""
     reason: str = ""
-    """why, in the words of who gave it"""
+    """The reason, in the words of who gave it."""
     at_seconds: float = 0.0
 
 
@@ -167,74 +168,74 @@ class AlphaChanged(JournalRecord, frozen=True, tag="alpha"):
     """The dispatcher itself changed how much is solved exactly, or where."""
 
     step: int
-    """the newest one then; the change is in force from the next on"""
+    """The newest step at that time; the change applies from the next one."""
     alpha: float
     backend: str
-    """where exact assignment runs from now on: cpu or cuda"""
+    """Where exact assignment runs from now on: cpu or cuda."""
     reason: str
     readings: dict[str, float]
-    """what it was decided by"""
+    """The readings that it was based on."""
     at_seconds: float = 0.0
 
 
 class SetChosen(JournalRecord, frozen=True, tag="set"):
-    """The dispatcher chose other workers to take part; in one piece with the first step that they train."""
+    """The dispatcher chose other workers to take part; in one frame with the first step that they train."""
 
     step: int
-    """that step"""
+    """That step."""
     members: tuple[str, ...]
-    """who takes part; the other members of the generation are parked"""
+    """The workers that take part; the other members of the generation are parked."""
     reason: str
     expected_seconds: float | None
-    """of a step; None: no times were known"""
+    """Expected time of a step; None: no times were known."""
     before_seconds: float | None
-    """of a step of those before, as measured or modelled; None: not known"""
+    """Time of a step of the set before, as measured or modelled; None: not known."""
     at_seconds: float = 0.0
 
 
 class Faulted(JournalRecord, frozen=True, tag="fault"):
-    """Someone was lost, or something failed, and the run went back to its last checkpoint."""
+    """A process was lost, or something failed, and the run went back to its last checkpoint."""
 
     step: int
-    """the newest one then"""
+    """The newest step at that time."""
     generation: int
     kind: str
-    """the error's class"""
+    """Class of the error."""
     text: str
     at_seconds: float = 0.0
 
 
 class Redecided(JournalRecord, frozen=True, tag="redecided"):
-    """The steps after a checkpoint are void: their batches are decided anew, for fewer workers."""
+    """The steps after a checkpoint are void: their batches are decided again, for fewer workers."""
 
     base: int
-    """number of the checkpoint; 0: the empty model"""
+    """Number of the checkpoint; 0: the empty model."""
     step: int
-    """that the checkpoint was taken after"""
+    """Step after which the checkpoint was taken."""
     at_seconds: float = 0.0
 
 
 class Stopped(JournalRecord, frozen=True, tag="stopped"):
-    """The run was stopped in order, its weights are saved, and it may go on."""
+    """The run was stopped cleanly, its weights are saved, and it may be resumed."""
 
     reason: str
     step: int
     rows: int
     rows_digest: str
-    """of key, value, state and version of every row"""
+    """Digest of the key, value, state and version of every row."""
     at_seconds: float = 0.0
 
 
 class Ended(JournalRecord, frozen=True, tag="ended"):
-    """The run is over, its weights are saved. The last record."""
+    """The run has ended, its weights are saved. The last record."""
 
     reason: str
     step: int
     rows: int
     rows_digest: str
-    """of key, value, state and version of every row"""
+    """Digest of the key, value, state and version of every row."""
     differs_at: int | None = None
-    """first step whose logits were not those of the journal when it was trained again"""
+    """First step whose logits differed from those in the journal when it was trained again."""
     at_seconds: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""The journal of the run that is going on: what is written down, and what a replay is compared with."""
+"""The journal of the live run: what is recorded, and what a replay is compared with."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -45,17 +45,17 @@ class RunJournal:
     """One run's journal, open for writing, and its history when it was opened."""
 
     def __init__(self, job: DispatchJob, base: int | None = None) -> None:
-        """Raises SettingsChanged if the run cannot go on with the settings of this job.
+        """Raises SettingsChanged if the run cannot be resumed with the settings of this job.
 
-        base: number of the checkpoint that the history begins with; None: the oldest there.
+        base: number of the checkpoint that the history begins with; None: the oldest one.
         """
         golden = job.golden
         self.folder = job.folder if golden is None else golden.folder
-        """of the run whose steps are on record"""
+        """Folder of the run whose steps are recorded."""
         self._job = job
         self._writer = JournalWriter(job.folder / JOURNAL)
         self.identity = self._writer.identity
-        """what no other journal has"""
+        """The unique identity of the journal."""
         try:
             found = read_history(self.folder / JOURNAL, base)
             if golden is None:
@@ -67,51 +67,51 @@ class RunJournal:
             self._writer.close()
             raise
         self.history = found
-        """what was there when it was opened"""
+        """The history at the time of opening."""
         self.generation = found.last_generation if golden is None else 0
-        """number of the newest"""
+        """Number of the newest generation."""
         self.differs_at: int | None = None
-        """first step whose logits were not the same when it was trained again"""
+        """First step whose logits differed when it was trained again."""
         self.answers: Mapping[str, CommandAnswer] = self._writer.answers
-        """to the commands that were on record then, or came since; by id"""
+        """Answers to the commands that were recorded then, or later; by id."""
         self.readers = JournalReaders(self._writer.folder, self._writer.version)
-        """who reads it, and how far each has"""
+        """Who reads the journal, and how far."""
         self._warned_at = -1
-        """how far all had when unread records were last seen to go: one warning is enough until somebody reads on"""
+        """The floor at the last warning about dropped unread records: one warning is enough until somebody reads on."""
         self._begun = found.begun
         self._newest = found.newest
         self._last_checkpoint = found.last_checkpoint
         self.timeline = found.timeline
-        """how often steps have been declared void: a version of the model is (timeline, step)"""
+        """How often steps have been declared void: a snapshot of the model is named (timeline, step)."""
         if golden is not None and found.begun is not None:
             self._writer.note(found.begun)
 
     @property
     def own_folder(self) -> Path:
-        """Where it is written."""
+        """The folder in which it is written."""
         return self._writer.folder
 
     @property
     def version(self) -> int:
-        """How many frames of it are durable."""
+        """Number of durable frames."""
         return self._writer.version
 
     @property
     def steered(self) -> int:
-        """Version with the newest command or change of alpha."""
+        """Version of the newest command or change of alpha."""
         return self._writer.steered
 
     @property
     def last_checkpoint(self) -> int:
-        """The highest number of a checkpoint on record, taken or not."""
+        """The highest number of a recorded checkpoint, taken or not."""
         return self._last_checkpoint
 
     def checkpoint_numbers(self) -> set[int]:
-        """Of checkpoints on record that were begun; whether one exists is for their storage to say."""
+        """Numbers of recorded checkpoints that were begun; the storage shows whether they exist."""
         return {checkpoint.number for checkpoint in read_checkpoints(self.folder / JOURNAL).begun_checkpoints}
 
     def read_again(self, base: int) -> None:
-        """Reads the history after a checkpoint anew; raises CheckpointUnusable if that is not on record."""
+        """Reads the history after a checkpoint again; raises CheckpointUnusable if that is not recorded."""
         found = read_history(self.folder / JOURNAL, base)
         golden = self._job.golden
         self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
@@ -127,9 +127,9 @@ class RunJournal:
     def start_generation(
         self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms, base: int
     ) -> GenerationStarted:
-        """Writes down who trains from now on and, the first time, how the run begins. Durable when this returns.
+        """Records who trains from now on and, the first time, how the run begins. Durable at return.
 
-        start: where partitions begin, if the run does; base: the checkpoint that the model goes back to.
+        start: where partitions begin, if the run begins; base: the checkpoint that the model goes back to.
         """
         arithmetic = tuple(dict.fromkeys(member.arithmetic for member in members))
         begun = self.history.begun
@@ -151,7 +151,7 @@ class RunJournal:
                 ),
             )
         elif begun is not None and not set(arithmetic) <= set(begun.arithmetic):
-            hint = "other machines than the run began with may round otherwise"
+            hint = "machines other than those that the run began with may round differently"
             structlog.get_logger().warning(hint, was=begun.arithmetic, now=arithmetic)
         names = tuple(member.name for member in members)
         started = GenerationStarted(
@@ -169,7 +169,7 @@ class RunJournal:
         return started
 
     def append_step(self, step: StepDecided, change: SetChange | None = None) -> None:
-        """Durable when this returns. change: of the workers that take part, if the step begins with others."""
+        """Records a step. Durable at return. change: of the workers that take part, if the step begins with others."""
         records: list[AnyRecord] = [step]
         if change is not None:
             assert self._newest is not None, "no generation has started"
@@ -177,7 +177,7 @@ class RunJournal:
         self._writer.append(*records)
 
     def complete(self, step: int, logits_B: NDArray[np.float32], figures: StepFigures | None = None) -> None:
-        """Takes the logits of a step; compares them with those on record if it was trained before."""
+        """Notes the logits of a step; compares them with the recorded ones if it was trained before."""
         digest = xxhash.xxh3_64_intdigest(logits_B.tobytes())
         known = self.history.digests.get(step)
         if known is None:
@@ -189,10 +189,9 @@ class RunJournal:
     # ── checkpoints
     # ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def begin_checkpoint(self, number: int, step: int, positions: Mapping[int, Position], samples: int) -> None:
-        """Writes down that a checkpoint is begun, in the segment that will hold all steps after it. Durable when this
-        returns.
+        """Records that a checkpoint is begun, in the segment that will hold all steps after it. Durable at return.
 
-        To be called when the step is the newest, before the next one is decided. positions, samples: after that step.
+        To be called while the step is the newest, before the next one is decided. positions, samples: after that step.
         """
         assert self._begun is not None, "the run has not begun"
         assert self._newest is not None, "no generation has started"
@@ -211,17 +210,17 @@ class RunJournal:
         self._last_checkpoint = number
 
     def take_checkpoint(self, checkpoint: CheckpointTaken) -> None:
-        """Writes down that a checkpoint exists. Durable when this returns."""
+        """Records that a checkpoint exists. Durable at return."""
         if checkpoint.number > self._last_checkpoint:
             self.begin_checkpoint(checkpoint.number, checkpoint.step, checkpoint.positions, checkpoint.samples)
         self._writer.append(checkpoint)
 
     def steer(self, change: Commanded | AlphaChanged) -> None:
-        """Writes down a command, or a change of alpha: it has happened when this returns."""
+        """Records a command, or a change of alpha, which takes effect by this."""
         self._writer.append(change)
 
     def fault(self, step: int, fault: Exception) -> None:
-        """Writes down why the run goes back to a checkpoint. Durable when this returns."""
+        """Records why the run goes back to a checkpoint. Durable at return."""
         self._writer.append(
             Faulted(
                 step=step, generation=self.generation, kind=type(fault).__name__, text=str(fault), at_seconds=time()
@@ -229,14 +228,14 @@ class RunJournal:
         )
 
     def redecide(self, base: int, step: int) -> None:
-        """Declares the steps after a checkpoint void. Durable when this returns."""
+        """Declares the steps after a checkpoint void. Durable at return."""
         self._writer.append(Redecided(base, step, at_seconds=time()))
         self.timeline += 1
 
     def trim(self, oldest_kept: int) -> None:
-        """Drops what is on record from before a checkpoint, as far as neither it nor a later one needs it.
+        """Drops records from before a checkpoint that neither it nor a later one needs.
 
-        What some reader has not read stays as long as there is room for it.
+        Records that some reader has not read are kept while there is room for them.
         """
         floor = self.readers.forget_silent()
         has_unread = self._writer.drop_before(oldest_kept, floor, self._job.dispatch.journal_bytes)
@@ -247,11 +246,11 @@ class RunJournal:
             structlog.get_logger().warning(hint, **facts)
 
     def stop(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
-        """The run is stopped, and may go on. Durable when this returns."""
+        """Records a stop, after which the run may be resumed. Durable at return."""
         self._writer.append(Stopped(reason, step, rows, rows_digest, at_seconds=time()))
 
     def end(self, reason: str, step: int, rows: int, rows_digest: str) -> None:
-        """The run is over. Durable when this returns."""
+        """Records the end of the run. Durable at return."""
         self._writer.append(Ended(reason, step, rows, rows_digest, self.differs_at, at_seconds=time()))
 
     def close(self) -> None:

@@ -19,16 +19,16 @@ class GenerationTerms:
 
     workers: int
     uses_hub: bool
-    """whether shards sum dense gradients; else workers do, in a ring"""
+    """Whether shards sum dense gradients; otherwise workers do, in a ring."""
     replicas: int
-    """most rows of a hot set"""
+    """Most rows of a hot set."""
     cache_rows: int
     needs: Needs
     reason: str
 
 
 def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason: str) -> GenerationTerms:
-    """Of a generation that decides its own steps; caches hold at least a micro-batch."""
+    """The terms of a generation that decides its own steps; caches hold at least a micro-batch."""
     dispatch = job.dispatch
     hot = hot_rows(needs.hot_share, dispatch.cache_rows)
     needed = hot + needed_rows(job.stream.batch, len(members), job.schema.fields)
@@ -41,7 +41,9 @@ def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason
 
 
 def past_terms(job: DispatchJob, past: PastGeneration) -> GenerationTerms:
-    """Of one that trains the steps of an earlier one again: whatever results depend on is as it was."""
+    """The terms of a generation that trains the steps of an earlier one again: everything that results depend on is
+    equal.
+    """
     record = past.record
     cache_rows = max(job.dispatch.cache_rows, record.replicas + past.most_samples * job.schema.fields)
     return GenerationTerms(

@@ -1,1 +1,1 @@
-"""Everyone the dispatcher talks to: workers, and the shards; who they are, what they are told, who is lost."""
+"""The workers and shards that the dispatcher talks to: membership, messages to them, losses."""

@@ -1,4 +1,4 @@
-"""The dispatcher's connections to the shards of a generation: made when one starts, dropped when someone is lost."""
+"""The dispatcher's connections to the shards of a generation: made when one starts, dropped when a process is lost."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from ps.errors import CheckpointDamaged
 from ps.protocol import EMPTY_MODEL
 
 SHARD_SECONDS = 60.0
-"""that a shard may take to answer; going back to a checkpoint is the longest"""
+"""Time that a shard may take to answer; going back to a checkpoint takes longest."""
 
 
 class ShardConnections:
@@ -36,7 +36,7 @@ class ShardConnections:
 
     @property
     def publishers(self) -> tuple[str, ...]:
-        """Where the shards in use publish the files of checkpoints; those that publish none are left out."""
+        """Where the shards in use publish the files of checkpoints; those that publish none are omitted."""
         return tuple(provider.publisher for provider in self._providers.in_use if provider.publisher)
 
     def open(
@@ -44,9 +44,9 @@ class ShardConnections:
     ) -> tuple[str, ...]:
         """Starts a generation on every shard, with the model of a checkpoint; returns their endpoints, by number.
 
-        rows: that all shards together must hold then; while_waiting: called now and then while an answer is awaited,
-        may raise. Raises CheckpointUnusable if that checkpoint is damaged, CheckpointUnreadable if a shard cannot read
-        it.
+        rows: the number that all shards together must hold then; while_waiting: called now and then while waiting for
+        an answer, may raise. Raises CheckpointUnusable if that checkpoint is damaged, CheckpointUnreadable if a shard
+        cannot read it.
         """
         if self._shards is None:
             self._shards = Shards(

@@ -1,15 +1,15 @@
-"""The dispatcher's side of everyone who works for a run: orders out and reports in, and a sign when one is lost.
+"""The dispatcher's side of everyone who works for a run: sends orders, receives reports, and detects losses.
 
-Workers are known by name; in a generation each has a number, its rank in the dense process group. Who they are is in
-``dispatch/peers/roster.py``; shards, which offer themselves here too, are in ``dispatch/peers/providers.py``.
+Workers are known by name; in a generation each has a number, its rank in the dense process group. Their membership is
+in ``dispatch/peers/roster.py``; shards, which offer themselves here too, are in ``dispatch/peers/providers.py``.
 
-A member that cannot be reached any more is lost: what was sent to it before may not have arrived. A newer process may
-take over its name, and no other: whoever offers itself under the name of a process that can be reached is refused. The
-one that ended or stopped is named, and not those that wait for it.
+A member that cannot be reached any more is lost: what was sent to it before may not have arrived. Only then may a newer
+process take over its name: whoever offers itself under the name of a process that can be reached is refused. The
+process that ended or stopped is named, and not those that wait for it.
 
 A message that cannot be read or does not belong here is refused, counted and otherwise without effect, unless a member
-of the generation sent it: then the dispatcher ends, since a member that sends such a message cannot be trusted to have
-trained. What arrives of an older generation is refused, and never counted against its sender.
+of the generation sent it: then the dispatcher ends, since what such a member trained cannot be trusted. Messages of an
+older generation are refused, and never held against their sender.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,11 @@ from infra.base.wire import NO_ARRAYS, Arrays, Curve, Header
 from ps.protocol import DISPLACED, TAKEN, Heard, Serve
 
 MESSAGES_A_TURN = 1024
-"""taken at once; a sender of more must not keep the dispatcher from everything else"""
+"""Most messages handled at once; a sender of more must not keep the dispatcher from everything else."""
 OF_NONE = -1
-"""generation of a message that belongs to none"""
+"""Generation of a message that belongs to none."""
 WATCH = b"/watch"
-"""ends the routing id of a worker's second connection"""
+"""Suffix of the routing id of a worker's second connection."""
 
 
 class Crew:
@@ -74,20 +74,20 @@ class Crew:
         self.roster = roster or Roster({}, may_sum=True)
         self.providers = providers or Providers(0, {})
         self.refused = refused or Refusals()
-        """messages that could not be read or had no place in this run"""
+        """Messages that could not be read or did not belong to this run."""
         self.socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
         self.endpoint = self.socket.endpoint
         self.generation = 0
         self.losses = Losses()
         self.has_saved = False
-        """whether the dense weights are on disk"""
+        """Whether the dense weights are on disk."""
 
     def start_generation(
         self, generation: int, step: int, terms: Mapping[str, Any], keeps: Sequence[bool] | None = None
     ) -> None:
-        """The wanted workers become members; members that are no longer wanted are dismissed.
+        """Makes the wanted workers members; releases members that are no longer wanted.
 
-        terms: what the Welcome says beside number and names; keeps: whether each keeps its cache, by number.
+        terms: the contents of the Welcome besides number and names; keeps: whether each keeps its cache, by number.
         """
         gone = self.roster.advance()
         self.generation = generation
@@ -100,7 +100,7 @@ class Crew:
             self._send(member, Welcome(**self.at(step), worker=number, names=names, keeps_cache=is_kept, **terms))
 
     def abort(self, step: int) -> None:
-        """Ends the generation before its time: everyone drops what it is doing and confirms."""
+        """Ends the generation early: everyone drops what it is doing and confirms."""
         for member in self.roster.start_over():
             for connection in (member.identity, member.identity + WATCH):
                 self.socket.transmit(connection, Abort(**self.at(step)))
@@ -120,7 +120,9 @@ class Crew:
         return {number: self._send(self.roster.members[number], *order) for number, order in orders.items()}
 
     def keep_alive(self, step: int) -> None:
-        """Sends everyone a sign of life, also those who wait for their first generation; drops those who are gone."""
+        """Sends everyone a sign of life, including those who wait for their first generation; drops
+        those who are gone.
+        """
         for candidate in self.roster.drop_unconfirmed():
             reason = f"worker {candidate.name!r} joined and did not confirm it; start it again"
             self.refuse(candidate.identity, UNCONFIRMED, reason)
@@ -134,7 +136,7 @@ class Crew:
                 self.providers.drop(provider)
 
     def check(self, underway: RoundsUnderway | None = None) -> None:
-        """Raises CrewFailed if someone is lost. It names the cause, not those who waited.
+        """Raises CrewFailed if a process is lost. It names the cause, not those who waited.
 
         underway: the rounds whose reports are awaited; if there are none, any member may be waited for.
         """
@@ -151,9 +153,10 @@ class Crew:
         self.roster.drop(member)
 
     def listen(self, timeout_seconds: float) -> Reported | None:
-        """Waits for a message; takes those that have arrived up to the next report of this generation, and returns it.
+        """Waits for a message; handles those that have arrived up to the next report of this generation, and returns
+        it.
 
-        Reports are not kept waiting by messages that are refused, however many.
+        Refused messages do not delay reports, however many there are.
         """
         timeout_ms = int(timeout_seconds * 1000)
         for _ in range(MESSAGES_A_TURN):
@@ -166,11 +169,11 @@ class Crew:
 
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
         """Counts a message as refused and answers it; generation: the message's own."""
-        current = self.generation if self.roster.members else self.generation + 1  # that one is over
+        current = self.generation if self.roster.members else self.generation + 1  # the generation has ended
         self.socket.refuse(sender, kind, reason, generation, current)
 
     def at(self, step: int) -> dict[str, Any]:
-        """What every message of this generation carries."""
+        """The fields that every message of this generation has."""
         return {"run": self._run, "generation": self.generation, "step": step}
 
     def close(self) -> None:
@@ -193,14 +196,14 @@ class Crew:
         return None
 
     def _greet(self, sender: bytes, header: Header) -> None:
-        """Takes a message that is not about a round."""
+        """Handles a message that is not about a round."""
         match header:
             case Join() if self.socket.reaches(self.roster.holder(sender, header), Idle(**self.at(0))):
                 self.refuse(sender, TAKEN, taken(f"worker {header.worker!r}", "--name"))
             case Serve() if self.socket.reaches(self.providers.holder(sender, header), Heard(**self.at(0))):
                 self.refuse(sender, TAKEN, taken(f"shard {header.terms.shard}", "--shard"))
             case Join():
-                # one that is known has only heard nothing for a while: Admitted would end its generation
+                # a known worker has merely received nothing for a while: Admitted would end its generation
                 answer = Idle if self.roster.has_confirmed(sender) else Admitted
                 self._answer(sender, header, self.roster.admit(sender, header), answer)
                 self._tell_displaced()
@@ -213,10 +216,10 @@ class Crew:
             case Saved():
                 self.has_saved = self.has_saved or self._is_member(sender, header, 0)
             case Watch():
-                pass  # it has made the connection known, which is all it is for
+                pass  # its only purpose is to make the connection known
 
     def _hear(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
-        """Takes a message of a member: returns a report, passes a post on to every other member."""
+        """Handles a message of a member: returns a report, forwards a post to every other member."""
         self.losses.hear(message.worker)
         if isinstance(message, Report):
             return Reported(message, arrays.logits, message_bytes)
@@ -240,7 +243,7 @@ class Crew:
             self.socket.transmit(sender, answer(**self.at(0)))
 
     def _tell_displaced(self) -> None:
-        """Whoever a newer process has replaced is told so; if it was a member, it is lost."""
+        """Notifies processes that a newer one has replaced; if one was a member, it is lost."""
         while self.roster.displaced:
             member = self.roster.displaced.pop()
             self.refuse(member.identity, DISPLACED, displaced(member.name))
@@ -248,12 +251,12 @@ class Crew:
                 self.losses.add_for_good(member.name)
 
     def _is_member(self, sender: bytes, message: Header, number: int) -> bool:
-        """Whether a message of this generation comes from the member of that number."""
+        """Whether a message of this generation comes from the member with that number."""
         is_current = message.generation == self.generation and 0 <= number < len(self.roster.members)
         return is_current and self.roster.members[number].identity == sender
 
     def _reject(self, sender: bytes, kind: str, reason: str, generation: int = OF_NONE) -> None:
-        """Refuses a message; raises BadReport if a member sent it, unless it is of a generation that is over."""
+        """Refuses a message; raises BadReport if a member sent it, unless it belongs to an ended generation."""
         self.refuse(sender, kind, reason, generation)
         is_old = OF_NONE < generation < self.generation
         for member in self.roster.members:
@@ -272,7 +275,7 @@ class Crew:
 
 
 def taken(who: str, option: str) -> str:
-    """What a process is told whose place another has that can be reached."""
+    """The reason for a process whose place is held by another one that can be reached."""
     return f"another process is {who}, and is alive; expected one of each; correct {option}, or end the other first"
 
 

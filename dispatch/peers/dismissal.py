@@ -1,4 +1,4 @@
-"""How a run says goodbye to its workers."""
+"""How a run releases its workers."""
 
 from time import monotonic
 
@@ -7,15 +7,15 @@ from dispatch.peers.losses import lost
 from dispatch.protocol import Idle
 
 WAIT_SECONDS = 1.0
-"""how long to listen before everyone is kept alive again"""
+"""How long to listen before everyone gets another sign of life."""
 
 
 def dismiss_first(crew: Crew, step: int, patience_seconds: float) -> bool:
-    """Dismisses the first member, which saves the dense weights before it goes; returns whether it did in time.
+    """Releases the first member, which saves the dense weights before it leaves; returns whether it did in time.
 
-    Shards or, in a ring, all members have them. The others go later: a worker that ends closes its connections to its
-    peers, which must not happen while one still works. Raises CrewFailed if the first one is lost before it has saved
-    them: then another one must. Without members there is nothing to save.
+    Shards or, in a ring, all members have them. The others leave later: a worker that ends closes its connections to
+    its peers, which must not happen while one still works. Raises CrewFailed if the first one is lost before it has
+    saved them: then another one must. Without members there is nothing to save.
     """
     members = crew.roster.members
     for first in members[:1]:
@@ -25,14 +25,14 @@ def dismiss_first(crew: Crew, step: int, patience_seconds: float) -> bool:
         crew.listen(min(left, WAIT_SECONDS))
         crew.keep_alive(step)
         if not crew.has_saved and not crew.socket.transmit(members[0].identity, Idle(**crew.at(step))):
-            crew.listen(0.0)  # its last word may have been on its way
+            crew.listen(0.0)  # its last message may still have been on its way
             if not crew.has_saved:
                 raise lost([f"worker {members[0].name}"], crew.silence_seconds)
     return crew.has_saved or not members
 
 
 def dismiss_others(crew: Crew, step: int) -> None:
-    """Dismisses everyone who is still there, also who has asked to join and was not heard yet; nothing is saved."""
+    """Releases everyone else, including those who have asked to join and were not heard yet; nothing is saved."""
     while crew.listen(0.0) is not None:
         pass
     for member in crew.roster.everyone:

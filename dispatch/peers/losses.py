@@ -6,7 +6,7 @@ from time import monotonic
 from dispatch.errors import CrewFailed
 
 LOST_SECONDS = 1.0
-"""how long a member may be out of reach before that is an error: until then its own end may tell more"""
+"""How long a member may be unreachable before that is an error: until then its own message may explain more."""
 
 
 class Losses:
@@ -14,14 +14,14 @@ class Losses:
 
     def __init__(self) -> None:
         self._heard: set[int] = set()
-        """numbers of the members that have sent anything in this generation"""
+        """Numbers of the members that have sent anything in this generation."""
         self._lost: dict[str, float] = {}
-        """since when"""
+        """Since when each is lost."""
         self._gave_up: dict[str, float] = {}
-        """members that waited for others in vain, and since when"""
+        """Members that waited for others in vain, and since when."""
 
     def hear(self, number: int) -> None:
-        """The member of that number has sent something."""
+        """Notes that the member with that number has sent something."""
         self._heard.add(number)
 
     def blamed(self, missing: Sequence[int]) -> list[int]:
@@ -35,15 +35,15 @@ class Losses:
         return name in self._lost
 
     def add(self, name: str) -> None:
-        """That worker cannot be reached."""
+        """Notes that a worker cannot be reached."""
         self._lost.setdefault(name, monotonic())
 
     def add_for_good(self, name: str) -> None:
-        """That worker has no part in the generation any more, whatever it says."""
+        """Notes that a worker is no longer part of the generation, whatever it sends."""
         self._lost[name] = monotonic() - LOST_SECONDS - 1
 
     def give_up(self, name: str) -> None:
-        """That worker has waited in vain."""
+        """Notes that a worker has waited in vain."""
         self._gave_up.setdefault(name, monotonic())
 
     def clear(self) -> None:
@@ -53,12 +53,12 @@ class Losses:
 
     @property
     def are_certain(self) -> bool:
-        """Whether someone has been lost, or has waited in vain, for a while."""
+        """Whether a process has been lost, or has waited in vain, for a while."""
         until = monotonic() - LOST_SECONDS
         return any(since < until for since in (*self._lost.values(), *self._gave_up.values()))
 
     def cause(self, awaited: Sequence[str], silence_seconds: float) -> CrewFailed:
-        """Who is to blame; awaited: members that others may have waited for."""
+        """The error that names who is to blame; awaited: members that others may have waited for."""
         if causes := [name for name in self._lost if name not in self._gave_up]:
             return lost([f"worker {name}" for name in causes], silence_seconds)
         return waited_for([name for name in awaited if name not in self._gave_up], sorted(self._gave_up))

@@ -1,7 +1,7 @@
-"""Orders, made from the plan of a round: what each worker is told to move and to train.
+"""Orders, made from the plan of a round: what each worker has to move and to train.
 
-A member that has nothing to do in a round gets no order and reports nothing: workers that are parked cost a step no
-message, and it waits for none of them.
+A member that has nothing to do in a round gets no order and reports nothing: parked workers cost a step no message, and
+it waits for none of them.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from ingest.samples import Samples
 from ps.phases import TRAIN
 
 Orders = dict[int, tuple[Order, OrderArrays]]
-"""of each member that has something to do, by number"""
+"""Orders by number of the member, for those that have something to do."""
 
 
 def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves) -> Orders:
@@ -23,7 +23,7 @@ def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: 
 
 
 def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:
-    """Every member writes its owned and split rows back, and what it has of the dense weights."""
+    """Every member writes back its owned and split rows, and its dense weights."""
     sizes: dict[str, Any] = {"samples": 0, "batch": 0, "alone": 0}
     return {
         number: (Order(**at, phase=phase, **sizes, gives_dense=number == dense.giver), _moves(plan))
@@ -65,7 +65,7 @@ def _training(
 
 
 def _moves(plan: WorkerPlan) -> OrderArrays:
-    """The rows that a plan moves, and no sample."""
+    """The rows that a plan moves, without samples."""
     return OrderArrays(
         owned_rows=plan.push_owned.rows,
         owned_slots=plan.push_owned.slots,

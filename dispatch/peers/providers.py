@@ -1,7 +1,7 @@
-"""Which shards serve a run, and where: each offers itself, and of a number there is one.
+"""Which shards serve a run, and where: each offers itself, and there is one per number.
 
 A process that cannot be reached any more may be replaced by another, and stays replaced: it may have been stopped, and
-offer itself again when it goes on.
+offer itself again when it continues.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class Provider:
 
     number: int
     identity: bytes
-    """routing id of its socket: a process of its own"""
+    """Routing id of its socket, which identifies the process."""
     endpoint: str
     publisher: str = ""
-    """where it publishes the files of checkpoints; empty: nowhere"""
+    """Where it publishes the files of checkpoints; empty: nowhere."""
 
     @property
     def name(self) -> str:
@@ -36,11 +36,11 @@ class Providers:
         self._settings = dict(settings)
         self._known: dict[int, Provider] = {}
         self._newest: dict[int, bytes] = {}
-        """identity of the last process of each number that was taken"""
+        """Identity of the last accepted process of each number."""
         self._replaced: set[bytes] = set()
-        """identities of those before it"""
+        """Identities of those before it."""
         self.in_use: tuple[Provider, ...] = ()
-        """those that the current generation uses, by number"""
+        """The shards that the current generation uses, by number."""
 
     @property
     def everyone(self) -> tuple[Provider, ...]:
@@ -61,8 +61,9 @@ class Providers:
         return [provider.name for provider in self.in_use if self._known.get(provider.number) != provider]
 
     def holder(self, sender: bytes, offer: Serve) -> bytes | None:
-        """The process that serves as the shard for which another offers itself; None: nobody, or the other is refused
-        anyway."""
+        """The process that already serves as the shard for which another offers itself; None: there is none, or the
+        other is refused anyway.
+        """
         known = self._known.get(offer.terms.shard)
         is_refused = self._refusal(sender, offer) is not None
         return None if known is None or sender == known.identity or is_refused else known.identity
@@ -72,7 +73,7 @@ class Providers:
         return sender in self._replaced
 
     def admit(self, sender: bytes, offer: Serve) -> str | None:
-        """Takes an offer; returns the reason if it is refused."""
+        """Handles an offer; returns the reason if it is refused."""
         if (reason := self._refusal(sender, offer)) is not None:
             return reason
         shard = offer.terms.shard
@@ -97,15 +98,15 @@ class Providers:
         return None
 
     def drop(self, provider: Provider) -> None:
-        """That process cannot be reached."""
+        """Notes that a process cannot be reached."""
         if self._known.get(provider.number) == provider:
             del self._known[provider.number]
 
     def release(self) -> None:
-        """The generation is over before its time: what becomes of those that it used matters no more."""
+        """Ends the use by a generation that ended early: the state of its shards no longer matters."""
         self.in_use = ()
 
     def use(self) -> tuple[str, ...]:
-        """Those known now serve the next generation; returns their endpoints, by number."""
+        """Uses the known shards for the next generation; returns their endpoints, by number."""
         self.in_use = self.everyone
         return tuple(provider.endpoint for provider in self.in_use)

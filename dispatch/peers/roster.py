@@ -14,7 +14,7 @@ from infra.base.process import NOWHERE, ProcessPlace
 from ps.phases import MOST_WORKERS
 
 CONFIRM_SECONDS = 30.0
-"""how long a worker that joins may take to confirm; one that runs does it at once"""
+"""How long a worker that joins may take to confirm; a running one does so at once."""
 
 
 @dataclass(frozen=True)
@@ -23,55 +23,56 @@ class Member:
 
     name: str
     identity: bytes
-    """routing id of its socket: a process of its own, whatever its name"""
+    """Routing id of its socket, which identifies the process, whatever its name."""
     link_gbit: float
     device: str = ""
-    """of its own for NCCL; empty: none"""
+    """Its own device for NCCL; empty: none."""
     arithmetic: str = ""
-    """what its results depend on besides its orders"""
+    """What its results depend on besides its orders."""
     place: ProcessPlace = NOWHERE
-    """where its process runs"""
+    """Where its process runs."""
 
 
 class Roster:
     """Workers by name. Their number may change from one generation to the next."""
 
     def __init__(self, settings: Mapping[str, str], may_sum: bool) -> None:
-        """settings: those that a worker must share; may_sum: whether there may be several workers, who may have to sum
-        gradients among themselves."""
+        """settings: those that a worker must share; may_sum: whether there may be several workers, which may have to
+        sum gradients among themselves.
+        """
         self._settings = settings
         self._may_sum = may_sum
         self._candidates: dict[str, tuple[Member, float]] = {}
         self._ready: dict[str, Member] = {}
         self._leaving: set[str] = set()
-        """those who asked to go, or are to go"""
+        """Workers that asked to leave, or are to leave."""
         self._removed: set[str] = set()
         self._newest: dict[str, bytes] = {}
-        """identity of the last process of each name that was taken"""
+        """Identity of the last accepted process of each name."""
         self.replaced: set[bytes] = set()
-        """identities of those before it: one that was stopped may offer itself again when it goes on"""
+        """Identities of those before it: one that was stopped may offer itself again when it continues."""
         self.to_drain: frozenset[str] = frozenset()
-        """those whose drain is on record from before this dispatcher was started: they are to go when they join"""
+        """Workers whose drain was recorded before this dispatcher started: they leave once they have joined."""
         self.members: tuple[Member, ...] = ()
-        """members of the current generation, by number"""
+        """Members of the current generation, by number."""
         self.displaced: list[Member] = []
-        """those whose name a newer process has taken over; whoever tells them empties it"""
+        """Workers whose name a newer process has taken over; the code that notifies them empties it."""
         self.most: int | None = None
-        """in the next generation; the others wait for a later one. None: all"""
+        """Most workers in the next generation; the others wait for a later one. None: all."""
         self.is_replaying = False
-        """whether those who leave are still needed: for steps that they have trained"""
+        """Whether workers that leave are still needed, for steps that they have trained."""
 
     @property
     def wanted(self) -> tuple[Member, ...]:
-        """Who should be in the next generation: as many as may be of those who could."""
+        """Who should be in the next generation: as many as allowed of those who could."""
         return self.able[: self.most]
 
     @property
     def able(self) -> tuple[Member, ...]:
         """Who could be in the next generation: those who stay, in their order, then newcomers by name.
 
-        In a ring the first of them has the dense weights, and gives them to the others. So, should every member leave
-        at once, they stay for one more generation to hand over to the newcomers, if there are any.
+        In a ring the first of them has the dense weights, and gives them to the others. So if every member leaves at
+        once, they stay for one more generation to hand over to the newcomers, if there are any.
         """
         leaving = set() if self.is_replaying else self._leaving
         staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in leaving]
@@ -81,7 +82,7 @@ class Roster:
 
     @property
     def everyone(self) -> tuple[Member, ...]:
-        """Who has joined and not been dismissed: members, those who wait for their first generation, candidates."""
+        """Who has joined and not been released: members, those who wait for their first generation, candidates."""
         return (*self._ready.values(), *(candidate for candidate, _ in self._candidates.values()))
 
     @property
@@ -90,7 +91,9 @@ class Roster:
         return self.wanted != self.members
 
     def holder(self, sender: bytes, join: Join) -> bytes | None:
-        """The process that has the name another offers itself under; None: nobody, or the other is refused anyway."""
+        """The process that holds the name under which another offers itself; None: nobody, or the other is refused
+        anyway.
+        """
         known = next((member.identity for member in self.everyone if member.name == join.worker), None)
         is_refused = self._refusal(sender, join, others=len(self.everyone) - 1) is not None
         return None if known == sender or is_refused else known
@@ -113,7 +116,7 @@ class Roster:
         return None
 
     def _refusal(self, sender: bytes, join: Join, others: int) -> str | None:
-        """Why a worker has no place beside so many others; it displaces nobody then."""
+        """Why a worker cannot join that many others; it then displaces nobody."""
         if join.worker in self._removed:
             return f"worker {join.worker!r} was removed from the run; give this one another --name"
         if sender in self.replaced:
@@ -131,7 +134,7 @@ class Roster:
         return any(member.identity == sender for member in self._ready.values())
 
     def confirm(self, sender: bytes) -> None:
-        """The candidate with that socket is ready for the next generation."""
+        """Notes that the candidate with that socket is ready for the next generation."""
         for candidate, _ in tuple(self._candidates.values()):
             if candidate.identity == sender:
                 del self._candidates[candidate.name]
@@ -147,7 +150,7 @@ class Roster:
         return late
 
     def start_over(self) -> tuple[Member, ...]:
-        """The generation is over before its time: everyone must confirm again; returns them."""
+        """Ends the generation early: everyone must confirm again; returns them."""
         everyone = self.everyone
         self._candidates = {member.name: (member, monotonic()) for member in everyone}
         self._ready.clear()
@@ -155,7 +158,9 @@ class Roster:
         return everyone
 
     def leave(self, sender: bytes, has_trained: bool) -> None:
-        """One who has been in a generation leaves at the next one, one who still waits for its first at once."""
+        """A worker that has been in a generation leaves at the next one; one that waits for its
+        first leaves at once.
+        """
         for member in self.everyone:
             if member.identity == sender and (has_trained or member in self.members):
                 self._leaving.add(member.name)
@@ -163,7 +168,7 @@ class Roster:
                 self.drop(member)
 
     def drain(self, name: str) -> None:
-        """The worker of that name leaves at the next generation, as if it had asked to."""
+        """Lets a worker leave at the next generation, as if it had asked to."""
         if any(member.name == name for member in self.everyone):
             self._leaving.add(name)
 
@@ -171,7 +176,7 @@ class Roster:
         return name in self._leaving
 
     def remove(self, name: str) -> Member | None:
-        """No worker of that name has a part in the run any more; returns the one that had."""
+        """Excludes workers of that name from the run; returns the one that was part of it."""
         self._removed.add(name)
         found = next((member for member in self.everyone if member.name == name), None)
         if found is not None:
@@ -182,7 +187,7 @@ class Roster:
         return name in self._removed
 
     def ban(self, names: Iterable[str]) -> None:
-        """Those who were removed before this dispatcher was started."""
+        """Excludes those who were removed before this dispatcher started."""
         self._removed.update(names)
 
     def drop(self, member: Member) -> None:
@@ -191,7 +196,7 @@ class Roster:
         self._leaving.discard(member.name)
 
     def advance(self) -> tuple[Member, ...]:
-        """The wanted workers become members; returns the members that are no longer wanted."""
+        """Makes the wanted workers members; returns the members that are no longer wanted."""
         wanted = self.wanted
         able = self.able
         leaving = [member for name, member in self._ready.items() if name in self._leaving]
@@ -201,7 +206,7 @@ class Roster:
 
 
 def displaced(name: str) -> str:
-    """What a worker is told when a newer process has taken its name while it could not be reached."""
+    """The reason for a worker whose name a newer process has taken while it could not be reached."""
     return f"a newer worker named {name!r} has joined"
 
 

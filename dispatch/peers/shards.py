@@ -38,13 +38,13 @@ from ps.protocol import (
 )
 
 PAUSE_SECONDS = 0.005
-"""between two looks at the ledgers"""
+"""Pause between two readings of the ledgers."""
 WAIT_MILLISECONDS = 100
-"""how long to wait for an answer before looking whether everyone is still there"""
+"""How long to wait for an answer before checking whether everyone is still there."""
 
 
 class Shards:
-    """Connections of the dispatcher to every shard of a generation."""
+    """The dispatcher's connections to every shard of a generation."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Shards:
     def announce_step(
         self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
     ) -> None:
-        """Tells every shard what the step will do there, round after round; rows: its batch's."""
+        """Announces to every shard what the step will do there, round after round; rows: of its batch."""
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         for number in range(len(self._sockets)):
             early = plan.early_shards[number]
@@ -97,13 +97,13 @@ class Shards:
     def announce_flush(
         self, generation: int, at: Round, plan: RoundPlan, dense: DenseMoves = NO_MOVES, checkpoint: int = 0
     ) -> None:
-        """Tells every shard what is written back; checkpoint: the one to take when it is, 0 for none."""
-        told: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "checkpoint": checkpoint}
+        """Announces to every shard what is written back; checkpoint: the one to take after that, 0 for none."""
+        fields: dict[str, Any] = {"run": self._run, "generation": generation, "step": at[0], "checkpoint": checkpoint}
         for number, shard in enumerate(plan.shards):
-            self._send(number, _late(told, at[1], shard, dense), _announced(shard))
+            self._send(number, _late(fields, at[1], shard, dense), _announced(shard))
 
     def commit(self, generation: int, step: int, checkpoint: int) -> None:
-        """Tells every shard that a checkpoint exists."""
+        """Notifies every shard that a checkpoint exists."""
         for number in range(len(self._sockets)):
             self._send(
                 number, CheckpointCommitted(run=self._run, generation=generation, step=step, checkpoint=checkpoint)
@@ -118,11 +118,11 @@ class Shards:
         return f"{low:016x}{high:016x}"
 
     def ledgers(self, generation: int) -> list[LedgerArrays]:
-        """What each shard saw, by round and worker."""
+        """What each shard counted, by round and worker."""
         return [arrays for _, arrays in self._count(generation)]
 
     def await_applied(self, generation: int, step: int, phase: int) -> None:
-        """Returns once every shard has applied a round that was announced, with every push of it.
+        """Returns once every shard has applied an announced round, with every push of it.
 
         A worker's report and its pushes use different connections: the report may arrive before a push, and shards that
         open a generation then would refuse that push.
@@ -140,15 +140,15 @@ class Shards:
             sleep(PAUSE_SECONDS)
 
     def check(self) -> list[tuple[int, CheckpointSaved | CheckpointFailed]]:
-        """What the shards have said about checkpoints since the last call, each with the shard's number.
+        """The shards' messages about checkpoints since the last call, each with the shard's number.
 
         Raises ShardRefused if a shard refused an announcement; announcements are not answered otherwise.
         """
         for number, socket in enumerate(self._sockets):
             while socket.poll(0):
                 self._take(number)
-        told, self._checkpoints = self._checkpoints, []
-        return told
+        messages, self._checkpoints = self._checkpoints, []
+        return messages
 
     def close(self) -> None:
         for socket in self._sockets:
@@ -164,7 +164,7 @@ class Shards:
         return [self._answer(number, header, kind) for number, header in enumerate(requests)]
 
     def _send(self, number: int, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
-        """Raises ShardSilent if the message cannot be sent: the next generation connects anew."""
+        """Raises ShardSilent if the message cannot be sent: the next generation connects again."""
         if not send(self._sockets[number], self._requests, header, arrays):
             raise ShardSilent(
                 f"shard at {self._endpoints[number]} takes no {type(header).__name__}: the connection was refused, or "
@@ -189,7 +189,7 @@ class Shards:
                 )
 
     def _take(self, number: int) -> tuple[Any, Any]:
-        """The next message of a shard; what it says about a checkpoint is kept, too."""
+        """The next message of a shard; messages about a checkpoint are also kept."""
         header, arrays = receive(self._sockets[number], self._replies)
         if isinstance(header, Refused):
             endpoint = self._endpoints[number]
@@ -203,8 +203,8 @@ class Shards:
 
 def _late(at: Mapping[str, Any], phase: int, shard: ShardPlan, dense: DenseMoves) -> Announce:
     whole = [] if dense.giver is None else [dense.giver]
-    told: dict[str, Any] = {"dense_whole": whole, "dense_gradients": list(dense.gradients)}
-    return Announce(**at, phase=phase, pushers=list(shard.pushers), **told)
+    moves: dict[str, Any] = {"dense_whole": whole, "dense_gradients": list(dense.gradients)}
+    return Announce(**at, phase=phase, pushers=list(shard.pushers), **moves)
 
 
 def _announced(shard: ShardPlan) -> AnnounceArrays:

@@ -1,7 +1,7 @@
 """The one socket that everyone connects to: workers, their second connections, and shards.
 
-ZeroMQ itself asks every peer for signs of life, and its threads answer whatever the peer is doing; one that does not
-answer is disconnected, and what is sent to it is known not to arrive.
+ZeroMQ itself exchanges heartbeats with every peer, and its threads answer whatever the peer is doing; one that does not
+answer is disconnected, and messages to it are known not to arrive.
 """
 
 import errno
@@ -26,14 +26,14 @@ from infra.base.wire import (
 )
 
 FRAME_BYTES = 4 * MOST_SAMPLES + HEADER_BYTES
-"""of the largest message: a logit of each sample; the connection of a peer that sends more is closed"""
+"""Bytes of the largest message: a logit of each sample; the connection of a peer that sends more is closed."""
 
 Incoming = tuple[bytes, Header | None, Any, int]
-"""sender, header, arrays, bytes; no header: the message could not be read, and the arrays are the reason"""
+"""Sender, header, arrays, bytes; no header: the message could not be read, and the arrays are the reason."""
 
 
 class PeerSocket:
-    """A ROUTER that tells whether a peer can be reached."""
+    """A ROUTER that knows whether a peer can be reached."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class PeerSocket:
             return 0
 
     def reaches(self, peer: bytes | None, sign: Header) -> bool:
-        """Whether a peer is there and can be reached, by sending it a sign of life."""
+        """Whether a peer can be reached, found out by sending it a sign of life."""
         return peer is not None and self.transmit(peer, sign) > 0
 
     def refuse(self, sender: bytes, kind: str, reason: str, generation: int, current: int) -> None:
         """Counts a message of a generation as refused and answers it."""
         self._refused.add(kind, sender, reason)
-        told: dict[str, Any] = {"generation": generation, "step": 0, "current": current, "what": kind}
-        self.transmit(sender, Refused(run=self._run, **told, reason=truncate_reason(reason)))
+        fields: dict[str, Any] = {"generation": generation, "step": 0, "current": current, "what": kind}
+        self.transmit(sender, Refused(run=self._run, **fields, reason=truncate_reason(reason)))
 
     def close(self) -> None:
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Short names of the array types that the dispatcher's rooms share."""
+"""Short names of the array types that the packages of the dispatcher share."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -32,38 +32,40 @@ from dispatch.placement.rows.plan import RoundPlan
 from infra.base.errors import ConfigError
 
 RECENT_STEPS = 8
-"""over which the time of the rest of the work is taken"""
+"""Number of steps over which the time of the rest of the work is measured."""
 COMPARED_STEPS = 16
-"""of so many steps one is compared with Heu, where that is asked for"""
+"""One in this many steps is compared with Heu, if requested."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What one step trains where."""
+    """Which worker trains which sample of one step."""
 
     rows: BatchRows
     assignment_B: I32
     plan: RoundPlan
     seconds: float
-    """how long it took to decide"""
+    """How long it took to decide."""
     is_late: bool = False
-    """whether that was too long"""
+    """Whether that was too long."""
     is_shortened: bool = False
-    """whether the policy shortened its work to meet the deadline"""
+    """Whether the policy shortened its work to meet the deadline."""
     change: SetChange | None = None
-    """of the workers that take part, if this step begins with another set"""
+    """Change of the workers that take part, if this step begins with another set."""
     sole: int | None = None
-    """who takes part alone by decision, with all others parked and none tried, and so owns the dense weights"""
+    """The worker that takes part alone by decision, with all others parked and none tried, and so owns the dense
+    weights.
+    """
     hot: I64 | None = None
-    """rows that are replicated from this step on; None: as before"""
+    """Rows that are replicated from this step on; None: as before."""
     cpu_seconds: float = 0.0
-    """of the deciding thread, within seconds"""
+    """Processor seconds of the deciding thread."""
     worth: Worth | None = None
-    """of exact solving against Heu; None: not looked at in this step"""
+    """The worth of exact solving compared with Heu; None: not compared in this step."""
 
 
 class Decider:
-    """Decides step after step for one generation's members."""
+    """Decides step after step for the members of one generation."""
 
     def __init__(
         self,
@@ -75,15 +77,15 @@ class Decider:
         elastic: ElasticTerms = BY_MODEL,
         value_share: float = 1.0,
     ) -> None:
-        """needs: of the policy; the directory must have been made for them, too. value_share: see Situation."""
+        """needs: of the policy; the directory must have been created for them, too. value_share: see Situation."""
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._directory = directory
         self._policy = policy
         self.alpha = needs.alpha
-        """share of exact solving in the next decisions; may be set between two"""
+        """Share of exact solving in the next decisions; may be set between two."""
         self.compares = False
-        """whether every so many steps the cost is compared with Heu's; changes no decision"""
+        """Whether the cost is regularly compared with Heu's; changes no decision."""
         self._row_cost_n = row_cost_n
         self._value_share = value_share
         self._elastic: Elastic | None = None
@@ -105,14 +107,14 @@ class Decider:
     ) -> Decision:
         """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it.
 
-        late_seconds: it is late if it takes longer
+        late_seconds: the decision is late if it takes longer.
         """
         began = perf_counter()
         cpu_began = thread_time()
         samples, fields = keys_BF.shape
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
-        # the least of the latest steps, so that one slow step of the machine does not make decisions worse
+        # the least of the latest steps, so that one slow step does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
         capacity_n, change = self._capacities(step, rows, samples, fields)
         try:
@@ -153,7 +155,7 @@ class Decider:
     def repeat(
         self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
     ) -> Decision:
-        """What was decided before: this assignment, who takes part alone and, if given, this hot set."""
+        """Repeats an earlier decision: this assignment, its sole worker and, if given, this hot set."""
         began = perf_counter()
         rows = self._index.resolve(keys_BF)
         if hot is not None:
@@ -162,33 +164,33 @@ class Decider:
         return Decision(rows, worker_B, plan, perf_counter() - began, sole=sole, hot=hot)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
-        """Takes what a worker measured in a step; only elastic capacities depend on it."""
+        """Records what a worker measured in a step; only elastic capacities depend on it."""
         if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
     def measure_step(self, step: int, seconds: float) -> None:
-        """Takes how long a whole step took, from the end of the one before; elastic capacities go by it."""
+        """Records how long a whole step took, from the end of the one before; only elastic capacities depend on it."""
         if self._elastic is not None:
             self._elastic.measure_step(step, seconds)
 
     def charge(self, row_cost_n: F64) -> None:
-        """A row over each link costs this much from now on."""
+        """Sets the cost of a row over each link from now on."""
         check_row_costs(row_cost_n, self._directory.workers)
         self._row_cost_n = row_cost_n
         if self._elastic is not None:
             self._elastic.charge(row_cost_n)
 
     def bound(self, shares: ShareBounds) -> None:
-        """Elastic capacities lie within these bounds from now on."""
+        """Sets the bounds of elastic capacities from now on."""
         if self._elastic is not None:
             self._elastic.bound(shares)
 
     def use(self, policy: Policy) -> None:
-        """Asks another policy from the next decision on: one that needs the same of the directory."""
+        """Uses another policy from the next decision on, which must need the same of the directory."""
         self._policy = policy
 
     def write_behind(self, is_due: bool) -> None:
-        """Whether owners push rows ahead of a flush from now on."""
+        """Sets whether owners push rows ahead of a flush from now on."""
         self._directory.write_behind(is_due)
 
     def flush(self) -> RoundPlan:
@@ -208,7 +210,7 @@ class Decider:
         return self._elastic.capacities(samples, fields), change
 
     def _follow(self, assignment: Assignment, plan: RoundPlan) -> int | None:
-        """Tells elastic capacities what the step takes; returns the sole worker, see Decision."""
+        """Updates elastic capacities with what the step moves; returns the sole worker, see Decision."""
         workers = self._directory.workers
         if self._elastic is None:
             return 0 if workers == 1 else None
@@ -217,7 +219,7 @@ class Decider:
         return self._elastic.sole(samples_n)
 
     def _assign(self, step: int, rows: BatchRows, capacity_n: I64, budget_seconds: float | None) -> "Assigned":
-        """Who trains what within these places; where one worker has them all there is nothing to decide."""
+        """Assigns samples within these places; if one worker has them all, there is nothing to decide."""
         samples = rows.local_BF.shape[0]
         with_places = np.flatnonzero(capacity_n)
         if with_places.size == 1:
@@ -242,20 +244,20 @@ class Decider:
 
 
 class Assigned(NamedTuple):
-    """Where the samples of a step go."""
+    """The assignment of a step's samples."""
 
     assignment: Assignment
     plan: RoundPlan
     policy_seconds: float = 0.0
     situation: Situation | None = None
-    """that the policy was asked about; None: it was not"""
+    """The situation that the policy was given; None: it was not asked."""
 
 
 def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
-    """Makes a few decisions on made-up keys, so that no real one waits for kernels to be compiled.
+    """Makes a few decisions on synthetic keys, so that no real one waits for kernels to be compiled.
 
-    With rows that samples have in common and that nobody holds at first, as much alpha as the policy has, less, and
-    none, and a comparison with Heu: each has kernels of its own.
+    It covers rows that samples have in common and that nobody holds at first, the policy's full alpha, less, and none,
+    and a comparison with Heu: each has different kernels.
     """
     spec = parse_spec(policy)
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
@@ -270,7 +272,7 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
 
 
 def check_row_costs(row_cost_n: F64, workers: int) -> None:
-    """Refuses costs of links that no decision could be made with."""
+    """Raises an error for costs of links with which no decision could be made."""
     if row_cost_n.shape != (workers,) or not (np.isfinite(row_cost_n) & (row_cost_n > 0)).all():
         raise BadCost(
             f"cannot decide where samples go; row costs are {row_cost_n.tolist()} for {workers} workers; expected one "
@@ -279,7 +281,7 @@ def check_row_costs(row_cost_n: F64, workers: int) -> None:
 
 
 def relative_row_costs(links_gbit: list[float]) -> F64:
-    """Cost of a row over each link in units of the fastest; a link of 0 is not known and counts as the fastest."""
+    """Cost of a row over each link in units of the fastest; a link of 0 is unknown and counts as the fastest."""
     for link in links_gbit:
         if not np.isfinite(link) or link < 0:
             raise ConfigError(

@@ -14,7 +14,7 @@ class PlacementError(FreshetError):
 
 
 class Infeasible(PlacementError, ValueError):
-    """Capacities cannot hold the batch, or are not capacities at all."""
+    """Capacities cannot hold the batch, or are not valid capacities."""
 
 
 class BadCost(PlacementError, ValueError):
@@ -22,11 +22,11 @@ class BadCost(PlacementError, ValueError):
 
 
 class NoGpu(PlacementError, ConfigError):
-    """The GPU solver was asked for, but there is no GPU, or no cupy to reach it by."""
+    """The GPU solver was requested, but there is no GPU, or cupy is not installed."""
 
 
 class CacheTooSmall(PlacementError, ConfigError):
-    """A worker's cache cannot hold the rows of one micro-batch; it could not the next time, either."""
+    """A worker's cache cannot hold the rows of one micro-batch; a retry would not help."""
 
 
 class DuplicateKeys(PlacementError):

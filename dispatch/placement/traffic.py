@@ -1,4 +1,4 @@
-"""What one worker trained and moved, in numbers that are added up."""
+"""What one worker trained and moved, in numbers that can be summed."""
 
 from operator import add, sub
 from typing import Self
@@ -22,26 +22,26 @@ class WorkerTraffic(Tally, frozen=True):
 
     samples: int = 0
     lookups: int = 0
-    """distinct rows its micro-batches used, summed over steps"""
+    """Distinct rows that its micro-batches used, summed over steps."""
     hits: int = 0
-    """lookups whose row was in the cache and up to date"""
+    """Lookups whose row was in the cache and up to date."""
     miss_pulls: int = 0
     update_pushes: int = 0
     evict_pushes: int = 0
     behind_pushes: int = 0
-    """written behind: owned rows that nobody had asked for, ahead of a flush"""
+    """Owned rows that were written behind: pushed before anyone needed them, ahead of a flush."""
     flush_pushes: int = 0
-    """at a checkpoint or at the end of a generation, not part of any step"""
+    """Rows pushed at a checkpoint or at the end of a generation, not part of any step."""
     all_reduces: int = 0
-    """gradients of replicated rows that crossed its link: in a ring of n, 2(n-1)/n of those summed"""
+    """Gradients of replicated rows that crossed its link: in a ring of n, 2(n-1)/n of those summed."""
     pulled_bytes: int = 0
     pushed_bytes: int = 0
     reduced_bytes: int = 0
     dense_up_bytes: int = 0
-    """dense weights or their gradients, sent to shards or to the next worker of a ring"""
+    """Dense weights or their gradients, sent to shards or to the next worker of a ring."""
     dense_down_bytes: int = 0
     order_bytes: int = 0
-    """orders, sent to it by the dispatcher"""
+    """Orders that the dispatcher sent to it."""
     report_bytes: int = 0
 
     @property
@@ -52,7 +52,7 @@ class WorkerTraffic(Tally, frozen=True):
 def ring_moved(workers: int, amount: int) -> int:
     """How much of an all-reduce each worker sends, rounded up; it receives as much at the same time.
 
-    Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to add up, then to hand out.
-    A link carries both directions at once, so what is sent says how long the ring keeps it busy.
+    Gloo and NCCL sum in a ring: in 2·(n-1) turns every worker passes on an n-th, first to sum, then to distribute. A
+    link carries both directions at once, so the amount sent determines how long the ring keeps it busy.
     """
     return -(-2 * (workers - 1) * amount // workers)

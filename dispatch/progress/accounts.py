@@ -1,4 +1,4 @@
-"""What a run has done so far: samples, traffic by worker and kind, timings. Makes the status that others show."""
+"""What a run has done so far: samples, traffic by worker and kind, timings. Builds the status that others show."""
 
 from collections import deque
 from collections.abc import Collection
@@ -24,9 +24,9 @@ from dispatch.progress.times import RECENT_STEPS, DecisionTimes, StepTimes, Step
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 
 HISTORY = 60
-"""points of the history that is drawn"""
+"""Points of the drawn history."""
 HISTORY_SECONDS = 1.0
-"""time between two of them"""
+"""Time between two of them."""
 
 
 class WorkerTotals(NamedTuple):
@@ -34,7 +34,7 @@ class WorkerTotals(NamedTuple):
 
     traffic: WorkerTraffic = WorkerTraffic()
     seconds: PhaseSeconds = NO_SECONDS
-    """of all rounds, with samples or without"""
+    """Seconds of all rounds, with samples or without."""
 
 
 NOTHING = WorkerTotals()
@@ -51,13 +51,13 @@ class WorkerState(msgspec.Struct, frozen=True):
 
 @dataclass
 class WorkerAccount:
-    """One worker's totals; it keeps them over generations."""
+    """One worker's totals, which are kept across generations."""
 
     totals: WorkerTotals = NOTHING
     link_gbit: float = 0.0
     measured_gbit: float = 0.0
     recent_seconds: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    """of steps in which it had samples"""
+    """Seconds of steps in which it had samples."""
 
     def add(self, traffic: WorkerTraffic, seconds: PhaseSeconds) -> None:
         self.totals = WorkerTotals(self.totals.traffic + traffic, self.totals.seconds + seconds)
@@ -65,7 +65,7 @@ class WorkerAccount:
             self.recent_seconds.append(seconds)
 
     def status(self, name: str, is_parked: bool, has_left: bool) -> WorkerStatus:
-        """Since the start of the run."""
+        """The status since the start of the run."""
         mean = sum(self.recent_seconds, start=NO_SECONDS) / max(1, len(self.recent_seconds))
         return WorkerStatus(
             name=name,
@@ -78,7 +78,7 @@ class WorkerAccount:
         )
 
     def since(self, mark: WorkerTotals, status: WorkerStatus, steps: int) -> WorkerStatus:
-        """The same with what was added after the mark, and the mean seconds of so many steps."""
+        """The same with what was added after the mark, and the mean seconds of that many steps."""
         seconds = (self.totals.seconds - mark.seconds) / max(1, steps)
         return msgspec.structs.replace(status, traffic=self.totals.traffic - mark.traffic, seconds=seconds)
 
@@ -93,7 +93,7 @@ class WorkerAccount:
 
 @dataclass(frozen=True)
 class Baseline:
-    """All totals at the mark; what comes after is measured against them."""
+    """All totals at the mark; later totals are compared with them."""
 
     at_seconds: float
     steps: int
@@ -104,21 +104,21 @@ class Baseline:
 
 
 class AccountsState(msgspec.Struct, frozen=True):
-    """All totals at one moment, decisions left out."""
+    """All totals at one moment, without decisions."""
 
     quality: PrequentialState
     times: StepTimesState
     workers: dict[str, WorkerState]
     history: tuple[Quality, ...]
     baseline: Baseline | None
-    """its moment in seconds since the first step began"""
+    """The totals at the mark; its time is in seconds since the first step began."""
 
 
 class Accounts:
-    """Adds up what the steps report."""
+    """Accumulates what the steps report."""
 
     def __init__(self, run: str, policy: str, mark_at: int | None = None) -> None:
-        """mark_at: what comes after so many samples is also measured apart."""
+        """mark_at: number of samples after which totals are also measured separately."""
         self._run = run
         self._policy = policy
         self._mark_at = mark_at
@@ -128,7 +128,7 @@ class Accounts:
         self._workers: dict[str, WorkerAccount] = {}
         self._parked: frozenset[str] = frozenset()
         self._members: frozenset[str] | None = None
-        """names of the generation's; None: none has started"""
+        """Names of the generation's members; None: none has started."""
         self._baseline: Baseline | None = None
         self._history: deque[Quality] = deque(maxlen=HISTORY)
         self._remembered = 0.0
@@ -144,20 +144,20 @@ class Accounts:
         account.measured_gbit = measured_gbit
 
     def set_members(self, workers: Collection[str]) -> None:
-        """Sets who takes part in the generation: these workers; all others have left."""
+        """Sets the members of the generation; all other workers have left."""
         self._members = frozenset(workers)
 
     @property
     def parked(self) -> frozenset[str]:
-        """Names of the workers that are."""
+        """Names of the parked workers."""
         return self._parked
 
     def set_parked(self, workers: Collection[str]) -> None:
-        """Sets who is parked: these workers and no others."""
+        """Sets which workers are parked."""
         self._parked = frozenset(workers)
 
     def end_step(self, samples: int) -> float:
-        """A step ends now; its scores have been added to the quality. Returns the seconds it took."""
+        """Ends a step; its scores have been added to the quality. Returns the seconds it took."""
         seconds = self.times.end(samples)
         if self._baseline is None and self._mark_at is not None and self.times.samples >= self._mark_at:
             self.decisions.mark()
@@ -202,7 +202,7 @@ class Accounts:
         )
 
     def save(self) -> AccountsState:
-        """The counterpart of ``load``. Decisions run ahead of training: they are saved apart."""
+        """The counterpart of ``load``. Decisions are ahead of training and saved separately."""
         mark = self._baseline
         began = self.times.ended - self.times.seconds
         workers = {name: account.save() for name, account in self._workers.items()}
@@ -210,7 +210,7 @@ class Accounts:
         return AccountsState(self.quality.save(), self.times.save(), workers, tuple(self._history), baseline)
 
     def load(self, state: AccountsState) -> None:
-        """Goes on from there."""
+        """Continues from a saved state."""
         self.quality.load(state.quality)
         self.times.load(state.times)
         self._workers = {name: WorkerAccount.load(account) for name, account in state.workers.items()}

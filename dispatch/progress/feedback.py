@@ -20,48 +20,48 @@ from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 
 RECENT_STEPS = 50
-"""steps whose busy times are kept"""
+"""Number of steps whose busy times are kept."""
 KNOWN_STEPS = 5
-"""steps after which the busy time counts as known"""
+"""Steps after which the busy time counts as known."""
 DECIDE_SHARE = 0.3
-"""of the time that a step keeps workers busy, for the decision on the next one, where the clock chooses"""
+"""Share of the time that a step keeps workers busy, for the decision about the next one, if the clock chooses."""
 UNKNOWN_GBIT = 10.0
-"""speed assumed for the fastest link where none is known"""
+"""Speed assumed for the fastest link if none is known."""
 
 
 @dataclass(frozen=True)
 class WorkerLink:
-    """A worker of the current generation and the speed of its link as configured."""
+    """A worker of the current generation and the configured speed of its link."""
 
     name: str
     gbit: float
-    """0: not known"""
+    """Gbit/s; 0: not known."""
 
 
 class Feedback:
-    """Follows the reports of a run; measured links are kept over generations."""
+    """Learns from the reports of a run; measured links are kept across generations."""
 
     def __init__(self, config: DispatchConfig, is_elastic: bool, row_bytes: int) -> None:
-        """row_bytes: of a row with its state"""
+        """row_bytes: of a row with its state."""
         self._config = config
         self._row_bytes = row_bytes
         self.is_elastic = is_elastic
-        """whether capacities follow measured times; may be set between two steps"""
+        """Whether capacities follow measured times; may be set between two steps."""
         self.has_deadline = config.deadline
-        """whether decisions must be in time; likewise"""
+        """Whether decisions must be in time; may be set between two steps."""
         self._links = MeasuredLinks()
         self._workers: tuple[WorkerLink, ...] = ()
         self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._rows_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def start_generation(self, workers: Sequence[WorkerLink]) -> NDArray[np.float64]:
-        """Takes the workers of a new generation, by number; returns the cost of a row over each of their links."""
+        """Sets the workers of a new generation, by number; returns the cost of a row over each of their links."""
         self._workers = tuple(workers)
         configured_n = relative_row_costs([worker.gbit for worker in workers])
         return self._links.row_costs(self._names) if self.measures_links else configured_n
 
     def save(self) -> dict[str, LinkState]:
-        """The measured links by name; times of steps are learnt anew. The counterpart of ``load``."""
+        """The measured links by name; times of steps are learnt again. The counterpart of ``load``."""
         return self._links.save()
 
     def load(self, links: Mapping[str, LinkState]) -> None:
@@ -69,7 +69,7 @@ class Feedback:
 
     @property
     def measures_links(self) -> bool:
-        """Whether links cost what their transfers show, and not what is configured."""
+        """Whether link costs are measured instead of configured."""
         if self._config.link_costs != "auto":
             return self._config.link_costs == "measured"
         return self.is_elastic and not any(worker.gbit for worker in self._workers)
@@ -81,15 +81,15 @@ class Feedback:
 
     @property
     def rows_seconds(self) -> float | None:
-        """What the rows of a step take on the slowest worker's link; None: not known yet."""
+        """How long the rows of a step take on the slowest worker's link; None: not known yet."""
         return median(self._rows_seconds) if len(self._rows_seconds) >= KNOWN_STEPS else None
 
     @property
     def budget_seconds(self) -> float | None:
         """How long the next decision may take; None: no limit.
 
-        Where the clock chooses who takes part, a decision takes a part of a step at most: the sooner it is there, the
-        more of the next step's rows move while this one computes.
+        If the clock chooses who takes part, a decision takes at most a part of a step: the sooner it is made, the more
+        of the next step's rows move while this one computes.
         """
         busy = self.busy_seconds
         if busy is not None and self.is_elastic and self._config.choose == "clock":
@@ -98,20 +98,22 @@ class Feedback:
 
     @property
     def late_seconds(self) -> float:
-        """How long a decision may take before it is late; infinite where none is."""
+        """How long a decision may take before it is late; infinite if there is no limit."""
         return (self.busy_seconds or float("inf")) if self.has_deadline else float("inf")
 
     def forget_busy(self) -> None:
-        """Other workers take part from now on: how long a step keeps them busy is not known."""
+        """Forgets how long a step keeps workers busy, because others take part from now on."""
         self._busy_seconds.clear()
         self._rows_seconds.clear()
 
     def measured_gbit(self, worker: str) -> float:
-        """Speed of a worker's link as its transfers show it; 0: not known yet."""
+        """Measured speed of a worker's link; 0: not known yet."""
         return self._links.of(worker).gbit
 
     def learn(self, done: OrderedRound, decider: Decider) -> None:
-        """Takes the reports of a completed step; the decider gets what elastic capacities and link costs go by."""
+        """Processes the reports of a completed step; the decider gets the basis of elastic
+        capacities and link costs.
+        """
         reports = [done.report(worker) for worker in sorted(done.reports)]
         self._busy_seconds.append(max(report.seconds.total for report in reports))
         self._rows_seconds.append(max(_rows_seconds(report) for report in reports))

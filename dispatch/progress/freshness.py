@@ -1,13 +1,13 @@
-"""How fresh the served model is: for every event, the time from its arrival in the log to the first answer it changed.
+"""How fresh the served model is: for every event, the time from its arrival in the log to the first answer it affected.
 
-Arrival times of steps that no server serves yet are kept, at most MOST_TIMES of them; those of older steps are then
-forgotten and counted. Freshness is counted in buckets that grow with the value, each less than 1/32 of it wide, so the
-memory is fixed and a percentile is off by 3 % at most. Two windows take turns: percentiles are those of the latest half
-to whole minute.
+Arrival times of steps that no server serves yet are kept, at most MOST_TIMES of them; beyond that, those of older steps
+are forgotten and counted. Freshness is counted in buckets that grow with the value, each less than 1/32 of it wide, so
+the memory is fixed and a percentile is off by at most 3 %. Two windows alternate: percentiles are those of the latest
+half to whole minute.
 
-Clocks: arrival is what the log says (in Kafka, what its topic is set to: the producer's CreateTime, or LogAppendTime of
-the broker), and the first answer is timed by the server, so clocks of different machines must agree. Event times are
-those of devices: events that are dated ahead are counted, and left out of the age.
+Clocks: arrival is the time in the log (in Kafka, as its topic is configured: the producer's CreateTime, or the broker's
+LogAppendTime), and the first answer is timed by the server, so clocks of different machines must agree. Event times are
+those of devices: events dated in the future are counted, and excluded from the age.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from dispatch.progress.status import FreshnessStatus
 
 UNIT_MS = 4
-"""arrival times are rounded down to"""
+"""Milliseconds to which arrival times are rounded down."""
 MOST_TIMES = 1 << 17
-"""distinct arrival times that are kept"""
+"""Most distinct arrival times that are kept."""
 AHEAD_SECONDS = 10.0
-"""an event that has been read and is dated so much later than now has a wrong clock"""
+"""An event that is dated this much later than now has a wrong clock."""
 WINDOW_SECONDS = 30.0
 SUB_BITS = 5
-"""each power of two is divided into so many bits of buckets"""
+"""Each power of two is divided into 2^SUB_BITS buckets."""
 OCTAVES = 40
-"""up to 2^40 ms, about 35 years"""
+"""Powers of two: up to 2^40 ms, about 35 years."""
 
 
 def bucket_of(ms_T: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -62,7 +62,7 @@ class Delays:
 
 
 def percentile_seconds(counts: NDArray[np.int64], share: float) -> float | None:
-    """The value that such a share of all delays does not exceed; None if there is none."""
+    """The value that this share of all delays does not exceed; None if there is none."""
     total = int(counts.sum())
     if not total:
         return None
@@ -70,9 +70,9 @@ def percentile_seconds(counts: NDArray[np.int64], share: float) -> float | None:
 
 
 def newest_event_time(times_B: NDArray[np.float64]) -> tuple[float, int]:
-    """(the newest event time that is not ahead of the clock, in seconds since 1970; events dated ahead).
+    """The newest event time that is not in the future, in seconds since 1970; and the number of events in the future.
 
-    A clock that is a little ahead counts as right: such an event is of now. 0: all of them are dated ahead.
+    A clock that is a little fast counts as right: such an event is of now. 0: all of them are in the future.
     """
     now = time()
     dated_B = times_B[times_B <= now + AHEAD_SECONDS]
@@ -84,35 +84,35 @@ class PendingStep(NamedTuple):
 
     step: int
     times_T: NDArray[np.int64]
-    """distinct, in units"""
+    """Distinct arrival times, in units."""
     counts_T: NDArray[np.int64]
     newest_event_seconds: float
-    """0: all of them are dated ahead"""
+    """Newest event time; 0: all of them are in the future."""
     ahead: int
-    """events dated ahead"""
+    """Events dated in the future."""
 
 
 class Freshness:
-    """Follows events from their arrival until they are served."""
+    """Tracks events from their arrival until they are served."""
 
     def __init__(self, clock: Callable[[], str] = lambda: "") -> None:
-        """clock: whose arrival times these are"""
+        """clock: whose arrival times these are."""
         self._clock = clock
         self._pending: deque[PendingStep] = deque()
         self._times = 0
-        """kept in all pending steps"""
+        """Arrival times kept in all pending steps."""
         self._live_step = 0
-        """the highest that has been served"""
+        """The highest step that has been served."""
         self._event_seconds = 0.0
-        """event time of the newest sample up to it"""
+        """Event time of the newest sample up to it."""
         self._windows = Delays(), Delays()
-        """the current one, and the one before"""
+        """The current window, and the one before."""
         self._turned = monotonic()
         self.measured = self.forgotten = self.ahead = 0
-        """events"""
+        """Numbers of events."""
 
     def add(self, step: int, arrived_B: NDArray[np.int64], times_B: NDArray[np.float64]) -> None:
-        """The samples of the next step; those with an unknown arrival are left out, as is a step served before."""
+        """Adds the samples of the next step; those with an unknown arrival are ignored, as is a step served before."""
         while self._pending and self._pending[-1].step >= step:  # it is trained again
             self._drop(self._pending.pop())
         known_B = arrived_B[arrived_B > 0]
@@ -126,7 +126,7 @@ class Freshness:
             self.forgotten += self._drop(self._pending.popleft())
 
     def live(self, step: int, at_seconds: float) -> None:
-        """A server says that it serves the model after a step, since then."""
+        """Notes that a server serves the model after a step, since that time."""
         if step <= self._live_step:
             return
         self._live_step = step

@@ -1,4 +1,4 @@
-"""The newest samples that have been trained, with the predictions made before: what a server is asked about.
+"""The newest trained samples, with the predictions made before training: what a server is asked to score.
 
 Legend: B samples.
 """
@@ -12,33 +12,33 @@ from numpy.typing import NDArray
 from ingest.samples import Samples, join_samples
 
 MOST_ASKED = 1024
-"""samples of one question: a quarter of a megabyte with 26 keys and 13 dense inputs each"""
+"""Samples of one question: a quarter of a megabyte with 26 keys and 13 dense inputs each."""
 
 
 class TrainedSamples(NamedTuple):
-    """In the order of training."""
+    """Samples in the order of training."""
 
     samples: Samples
     logits_B: NDArray[np.float32]
-    """by the model before it learnt from them"""
+    """Logits of the model before it learnt from them."""
 
 
 class NewestSamples:
-    """Those trained since they were last taken, and no more than a question holds."""
+    """Samples trained since the last call of take_all, at most as many as a question holds."""
 
     def __init__(self) -> None:
         self._parts: deque[TrainedSamples] = deque()
         self._count = 0
 
     def add(self, samples: Samples, logits_B: NDArray[np.float32]) -> None:
-        """Takes a step that is completed."""
+        """Adds a completed step."""
         self._parts.append(TrainedSamples(samples, logits_B))
         self._count += len(samples)
         while self._count - len(self._parts[0].samples) >= MOST_ASKED:
             self._count -= len(self._parts.popleft().samples)
 
     def take_all(self) -> TrainedSamples | None:
-        """Hands them out once; None: there are none."""
+        """Returns them once; None: there are none."""
         if not self._count:
             return None
         samples = join_samples([part.samples for part in self._parts])

@@ -2,7 +2,7 @@
 
 Logloss, base rate and calibration are exact sums in float64. AUC is streaming: scores are counted in fine bins of the
 logit, and two scores in one bin count half, as ties do; with bins 0.0005 wide that is within about 1e-5 of sorting. The
-counts are whole numbers, so what happened since a mark is exact too. Logits that are NaN or infinite are left out of
+counts are whole numbers, so figures since a mark are exact, too. Logits that are NaN or infinite are excluded from
 every figure and counted. A figure that is not defined yet (no samples, only one class) is None.
 """
 
@@ -17,9 +17,9 @@ from dispatch.errors import BadScores
 
 BINS = 1 << 16
 LOGIT_LIMIT = 16.0
-"""scores beyond ± this share the outermost bins"""
+"""Scores beyond ± this share the outermost bins."""
 RECENT_SAMPLES = 16_384
-"""samples that recent() looks back on"""
+"""Samples that recent() covers."""
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +30,13 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     logloss: float | None = None
     auc: float | None = None
     normalized_entropy: float | None = None
-    """logloss over the entropy of the click rate: below 1 is better than always predicting the rate"""
+    """Logloss divided by the entropy of the click rate: below 1 is better than always predicting the rate."""
     calibration: float | None = None
-    """mean prediction over click rate: 1 is right, above it too many clicks are predicted"""
+    """Mean prediction divided by the click rate: 1 is right; above 1, too many clicks are predicted."""
     predicted_clicks: float = 0.0
-    """sum of predictions"""
+    """Sum of predictions."""
     not_finite: int = 0
-    """samples left out because their logit was NaN or infinite; above 0 the model has diverged"""
+    """Samples excluded because their logit was NaN or infinite; above 0 the model has diverged."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ScoreSums:
     predicted: float
     not_finite: int
     counts_2K: NDArray[np.int64]
-    """per class (0: no click, 1: click) and bin"""
+    """Counts per class (0: no click, 1: click) and bin."""
 
     def since(self, earlier: "ScoreSums") -> "ScoreSums":
         return ScoreSums(
@@ -59,18 +59,18 @@ class ScoreSums:
 
 
 class PrequentialState(msgspec.Struct, frozen=True):
-    """Everything that quality follows from, at one moment."""
+    """Everything that quality is computed from, at one moment."""
 
     sums: ScoreSums
     logits: NDArray[np.float64]
-    """the latest, in a ring"""
+    """The latest logits, in a ring."""
     labels: NDArray[np.float64]
     seen: int
-    """samples ever added"""
+    """Samples ever added."""
 
 
 class Prequential:
-    """Adds up scores and labels; answers for all samples, the latest ones, or those since a mark."""
+    """Accumulates scores and labels; reports on all samples, the latest ones, or those since a mark."""
 
     def __init__(self, recent_samples: int = RECENT_SAMPLES) -> None:
         self._sums = _nothing()
@@ -81,7 +81,7 @@ class Prequential:
     def add(self, logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
         """Adds a batch and returns the sum of its logloss, NaN if a logit is not finite.
 
-        Float sums depend on the order of samples in the last bits: add batches as they were formed.
+        The last bits of float sums depend on the order of samples: add batches as they were formed.
         """
         logits, labels = _checked(logits_B, labels_B)
         before, self._sums = self._sums, _add_up(self._sums, logits, labels)
@@ -90,7 +90,7 @@ class Prequential:
 
     @property
     def not_finite(self) -> int:
-        """Samples left out because their logit was NaN or infinite."""
+        """Samples excluded because their logit was NaN or infinite."""
         return self._sums.not_finite
 
     def overall(self) -> Quality:
@@ -116,7 +116,7 @@ class Prequential:
         return PrequentialState(self.mark(), self._logits.copy(), self._labels.copy(), self._seen)
 
     def load(self, state: PrequentialState) -> None:
-        """Goes on from there: quality is then as if nothing had come between."""
+        """Continues from a saved state, as if there had been no interruption."""
         sums = state.sums
         self._sums = ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
         self._logits = state.logits.copy()
@@ -133,14 +133,14 @@ class Prequential:
 
 
 def recent_quality(state: PrequentialState, samples: int) -> Quality:
-    """Over the latest samples, so many at most and no more than are kept."""
+    """Quality over the latest samples, at most that many and no more than are kept."""
     size = len(state.logits)
     at = (state.seen - 1 - np.arange(min(samples, state.seen, size))) % size
     return measure(_add_up(_nothing(), state.logits[at], state.labels[at]))
 
 
 def measure(sums: ScoreSums) -> Quality:
-    """The quality that follows from the sums."""
+    """The quality computed from the sums."""
     misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))
     samples = misses + clicks
     logloss = sums.loss / samples if samples else None
@@ -194,7 +194,7 @@ def _nothing() -> ScoreSums:
 
 
 def _add_up(sums: ScoreSums, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> ScoreSums:
-    """The sums with these samples added; the counts are added in place, being large."""
+    """The sums with these samples added; the counts are added in place, because they are large."""
     finite = np.isfinite(logits)
     z = logits[finite]
     clicked = labels[finite]

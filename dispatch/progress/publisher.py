@@ -11,16 +11,16 @@ from infra.base.telemetry import Meter
 from infra.base.wire import Curve, bind
 
 STATUS_SECONDS = 0.25
-"""between two statuses"""
+"""Time between two statuses."""
 BYTES = tuple(field for field in WorkerTraffic.__struct_fields__ if field.endswith("_bytes"))
-"""kinds of traffic that are counted in bytes"""
+"""Kinds of traffic that are counted in bytes."""
 ROWS = ("miss_pulls", "update_pushes", "evict_pushes", "behind_pushes", "flush_pushes", "all_reduces")
-"""kinds that are counted in rows"""
+"""Kinds that are counted in rows."""
 BYTES_OF_A_GBIT = 1e9 / 8
 
 
 class StatusPublisher:
-    """The socket that statuses leave by."""
+    """The socket on which statuses are published."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None, meter: Meter

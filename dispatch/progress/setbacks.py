@@ -1,15 +1,15 @@
-"""What has gone wrong and is not mended yet."""
+"""What has gone wrong and is not resolved yet."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Setbacks:
-    """Of a run."""
+    """The setbacks of a run."""
 
     faults: int = 0
-    """in a row, without a new step in between"""
+    """Faults in a row, without a new step in between."""
     waits: int = 0
-    """in a row, for storage or for room on a disk"""
+    """Waits in a row, for storage or for room on a disk."""
     stalled: str = ""
-    """what the run waits for, in words; empty: for nothing that is wrong"""
+    """What the run waits for, in words; empty: for nothing that is wrong."""

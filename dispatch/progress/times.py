@@ -1,4 +1,4 @@
-"""When steps ended, how long decisions took, and the rates that follow."""
+"""When steps ended, how long decisions took, and the resulting rates."""
 
 from collections import deque
 from statistics import median
@@ -10,11 +10,11 @@ import numpy as np
 from dispatch.progress.status import DecisionStatus
 
 RECENT_STEPS = 50
-"""steps over which timings are averaged"""
+"""Steps over which timings are averaged."""
 RECENT_SECONDS = 5.0
-"""seconds over which the rate of samples is taken"""
+"""Seconds over which the rate of samples is measured."""
 MARKED_STEPS = 10_000
-"""steps after the mark whose decision times are kept"""
+"""Steps after the mark whose decision times are kept."""
 
 
 class StepTimesState(msgspec.Struct, frozen=True):
@@ -23,9 +23,9 @@ class StepTimesState(msgspec.Struct, frozen=True):
     steps: int
     samples: int
     seconds: float
-    """from the beginning of the first step to the end of the last"""
+    """Time from the beginning of the first step to the end of the last."""
     step_seconds: tuple[float, ...]
-    """of the latest steps"""
+    """Seconds of the latest steps."""
 
 
 class DecisionTimesState(msgspec.Struct, frozen=True):
@@ -44,24 +44,24 @@ class StepTimes:
         self.steps = 0
         self.samples = 0
         self.ended = 0.0
-        """when the last step ended"""
+        """When the last step ended."""
         self._made = monotonic()
         self._began: float | None = None
         self._underway = 0
-        """steps that have begun and not ended"""
+        """Steps that have begun and not ended."""
         self._step_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._ends: deque[tuple[float, int]] = deque()
-        """end of each recent step, and the samples trained by then"""
+        """End of each recent step, and the samples trained by then."""
 
     def begin(self, idle: bool) -> None:
-        """A step begins now; if no other was under way, its time counts from here and not from the last one's end."""
+        """Begins a step; if no other was under way, its time counts from here and not from the last one's end."""
         self._began = self._began or monotonic()
         self._underway += 1
         if idle:
             self.ended = monotonic()
 
     def end(self, samples: int) -> float:
-        """A step of so many samples ends now; returns the seconds since it began or the one before ended."""
+        """Ends a step of that many samples; returns the seconds since it began or the one before ended."""
         now = monotonic()
         self.steps += 1
         self._underway -= 1
@@ -78,7 +78,7 @@ class StepTimes:
         return StepTimesState(self.steps, self.samples, self.seconds, tuple(self._step_seconds))
 
     def load(self, state: StepTimesState) -> None:
-        """Goes on from there: the time until now counts as none."""
+        """Continues from a saved state: the time in between does not count."""
         self.steps = state.steps
         self.samples = state.samples
         self.ended = monotonic()
@@ -88,12 +88,12 @@ class StepTimes:
 
     @property
     def seconds(self) -> float:
-        """From the beginning of the first step to the end of the last."""
+        """Time from the beginning of the first step to the end of the last."""
         return self.ended - self._began if self._began is not None else 0.0
 
     @property
     def idle_seconds(self) -> float:
-        """Since the last step ended, or, before the first, since the process began; 0 while one is under way."""
+        """Time since the last step ended, or, before the first, since the process began; 0 while one is under way."""
         return monotonic() - (self.ended if self.steps else self._made) if self._underway <= 0 else 0.0
 
     @property
@@ -103,7 +103,7 @@ class StepTimes:
 
     @property
     def samples_per_second(self) -> float:
-        """Over the latest seconds; 0 if no step ended in them and none is under way."""
+        """Rate over the latest seconds; 0 if no step ended in them and none is under way."""
         if len(self._ends) < 2 or self.idle_seconds > RECENT_SECONDS:
             return 0.0
         (first_time, first_samples), (last_time, last_samples) = self._ends[0], self._ends[-1]
@@ -120,7 +120,7 @@ class DecisionTimes:
         self._marked_seconds: deque[float] | None = None
 
     def add(self, seconds: float, is_late: bool, is_shortened: bool) -> None:
-        """Adds one decision: its time, whether that was too long, and whether it was cut short to be in time."""
+        """Adds one decision: its time, whether that was too long, and whether it was shortened to be in time."""
         self._recent_seconds.append(seconds)
         self.deadline_misses += is_late
         self._cut_short += is_shortened
@@ -128,7 +128,7 @@ class DecisionTimes:
             self._marked_seconds.append(seconds)
 
     def mark(self) -> None:
-        """Begins to keep the times that percentiles are taken of."""
+        """Begins to keep the times of which percentiles are taken."""
         self._marked_seconds = deque(maxlen=MARKED_STEPS)
 
     def status(self) -> DecisionStatus:

@@ -1,8 +1,8 @@
 """The rounds that have been ordered and not yet completed, oldest first.
 
 Reports may arrive in any order. Rounds are completed in the order in which they were ordered, each as soon as every
-worker that got an order has reported it. A report that does not fit its order raises BadReport: whoever sends one
-cannot be trusted to have trained, and what the others have learnt from its gradients cannot be taken back.
+worker that got an order has reported it. A report that does not fit its order raises BadReport: what such a worker
+trained cannot be trusted, and what the others have learnt from its gradients cannot be undone.
 
 Legend: B samples of the batch.
 """
@@ -25,10 +25,10 @@ from ps.phases import TRAIN
 
 NO_LABELS = np.empty(0, np.float32)
 NUMBER_BYTES = 8
-"""of a row number in a message"""
+"""Bytes of a row number in a message."""
 LEAST_ROW_BYTES = 4
 MOST_ROW_BYTES = 1 << 21
-"""of one row with its state, in double precision, as wide as the settings allow"""
+"""Bytes of one row with its state, in double precision, as wide as the settings allow."""
 
 
 class Reported(NamedTuple):
@@ -37,7 +37,7 @@ class Reported(NamedTuple):
     report: Report
     logits: NDArray[np.float32]
     message_bytes: int = 0
-    """of both"""
+    """Bytes of both."""
 
 
 @dataclass
@@ -50,15 +50,15 @@ class OrderedRound:
     labels_B: NDArray[np.float32] = field(default_factory=lambda: NO_LABELS)
     dense: DenseMoves = NO_MOVES
     order_bytes: Mapping[int, int] = field(default_factory=dict)
-    """of each order, by worker number; a worker that is not in it got none, and reports nothing"""
+    """Bytes of each order, by worker number; a worker that is not in it got none, and reports nothing."""
     checkpoint: int = 0
-    """that a flush is part of; 0: none"""
+    """The checkpoint that a flush is part of; 0: none."""
     decide_seconds: float = 0.0
-    """how long it took to decide a step"""
+    """How long it took to decide a step."""
     samples: Samples | None = None
-    """of a training step"""
+    """The samples of a training step."""
     reports: dict[int, Reported] = field(default_factory=dict)
-    """by worker number"""
+    """Reports by worker number."""
 
     @property
     def is_training(self) -> bool:
@@ -72,11 +72,13 @@ class OrderedRound:
 
     @property
     def diverged(self) -> list[int]:
-        """Numbers of the workers whose logits are not finite; honest ones report such when the model diverges."""
-        return [worker for worker, told in self.reports.items() if not np.isfinite(told.logits).all()]
+        """Numbers of the workers whose logits are not finite; honest ones report such logits when
+        the model diverges.
+        """
+        return [worker for worker, reported in self.reports.items() if not np.isfinite(reported.logits).all()]
 
     def add_report(self, name: str, reported: Reported) -> None:
-        """Takes the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
+        """Adds the report of a worker; raises BadReport for a second one, and for one that does not fit its order."""
         report = reported.report
         if report.worker in self.reports:
             raise bad_report(name, report, "it was reported before; expected one report of each order")
@@ -89,7 +91,9 @@ class OrderedRound:
         return self.reports[worker].report
 
     def traffic(self, worker: int) -> WorkerTraffic:
-        """What a worker trained and moved: rows as planned, bytes as reported, of orders and reports as counted."""
+        """What a worker trained and moved: rows as planned, bytes as reported, bytes of orders and
+        reports as counted.
+        """
         report, logits, report_bytes = self.reports[worker]
         return self.plan.traffic.of(worker) + WorkerTraffic(
             samples=logits.size,
@@ -103,8 +107,8 @@ class OrderedRound:
         )
 
     def moved_bytes(self) -> int:
-        """Over all links, orders and reports included."""
-        told = sum(
+        """Bytes over all links, including orders and reports."""
+        reported = sum(
             each.report.pulled_bytes
             + each.report.pushed_bytes
             + each.report.reduced_bytes
@@ -113,15 +117,15 @@ class OrderedRound:
             + each.message_bytes
             for each in self.reports.values()
         )
-        return told + sum(self.order_bytes.values())
+        return reported + sum(self.order_bytes.values())
 
     def logits_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
         """The predictions of all workers, in the order of the batch."""
         logits_B = np.empty(self.labels_B.size, np.float32)
-        for worker, told in self.reports.items():
+        for worker, reported in self.reports.items():
             use = self.plan.workers[worker].use
             if use is not None:
-                logits_B[use.samples] = told.logits
+                logits_B[use.samples] = reported.logits
         return logits_B
 
 
@@ -140,7 +144,7 @@ class RoundsUnderway:
 
     @property
     def awaited(self) -> list[int]:
-        """Numbers of the workers whose reports are missing, of any round."""
+        """Numbers of the workers whose reports are missing, in any round."""
         return sorted({worker for ordered in self._rounds for worker in ordered.missing})
 
     def add(self, ordered: OrderedRound) -> None:
@@ -163,7 +167,7 @@ class RoundsUnderway:
 
 
 def check_report(name: str, report: Report, logits: int, plan: WorkerPlan, dense: DenseMoves = NO_MOVES) -> None:
-    """Raises BadReport unless the report is one of this plan: of its samples, and of as many bytes as its rows take."""
+    """Raises BadReport unless the report fits this plan: its samples, and as many bytes as its rows take."""
     samples = 0 if plan.use is None else plan.use.samples.size
     pulled = plan.pull_full.rows.size + plan.pull_values.rows.size
     pushed = plan.push_owned.rows.size + plan.push_parts.rows.size

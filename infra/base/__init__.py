@@ -1,1 +1,3 @@
-"""What every process stands on: wire, links, storage, telemetry, faults, errors. Knows no other part of Freshet."""
+"""What every process is based on: wire, links, storage, telemetry, faults, errors. Depends on no
+other part of Freshet.
+"""

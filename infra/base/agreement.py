@@ -1,28 +1,28 @@
-"""Settings that every process of a run must have in common, and how a difference between two processes is told.
+"""Settings that every process of a run must share, and how a difference between two processes is reported.
 
-A process sends the values themselves, as text under their names, so that whoever refuses it can name both. Which
-settings these are is decided in ``infra/run/agreement.py``.
+A process sends the values themselves, as text under their names, so that whoever refuses it can name both.
+``infra/run/agreement.py`` decides which settings these are.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MOST_NAMED = 5
-"""differences that one message names"""
+"""Most differences that one message names."""
 ABSENT = "nothing"
-"""stands for the value of a setting that a process does not know"""
+"""Represents the value of a setting that a process does not know."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What one process was given, as text by name."""
+    """The settings of one process, as text by name."""
 
     workers: Mapping[str, str] = field(default_factory=dict)
-    """compared between the dispatcher and each worker"""
+    """Compared between the dispatcher and each worker."""
     shards: Mapping[str, str] = field(default_factory=dict)
-    """compared by each shard with the dispatcher and the workers: those of the above that shards use"""
+    """Compared by each shard with the dispatcher and the workers: those of the above that shards use."""
     frozen: Mapping[str, str] = field(default_factory=dict)
-    """compared by the dispatcher with the run's journal: a run cannot go on with others"""
+    """Compared by the dispatcher with the run's journal: a run cannot be resumed with other values."""
 
 
 def differing(ours: Mapping[str, str], who: str, theirs: Mapping[str, str], other: str) -> str | None:
@@ -30,9 +30,11 @@ def differing(ours: Mapping[str, str], who: str, theirs: Mapping[str, str], othe
     names = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
     if not names:
         return None
-    told = [f"{name} is {ours.get(name, ABSENT)} in {who} and {theirs.get(name, ABSENT)} in {other}" for name in names]
+    differences = [
+        f"{name} is {ours.get(name, ABSENT)} in {who} and {theirs.get(name, ABSENT)} in {other}" for name in names
+    ]
     more = [f"{len(names) - MOST_NAMED} others differ too"] if len(names) > MOST_NAMED else []
     return (
-        f"settings differ: {', '.join([*told[:MOST_NAMED], *more])}; expected the same in every process of a run; give "
-        "all of them one settings file and the same --set options"
+        f"settings differ: {', '.join([*differences[:MOST_NAMED], *more])}; expected the same in every process of a "
+        "run; give all of them one settings file and the same --set options"
     )

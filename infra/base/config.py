@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from infra.base.errors import ConfigError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""names of runs and processes: they become file names"""
+"""Names of runs and processes: they become file names."""
 ENDPOINT = re.compile(r"tcp://(?:\[[^\s\]/]+\]|[^\s:/\[\]]+):(?P<port>\*|\d{1,5})|(?:ipc|inproc)://\S+")
 LAST_PORT = 65535
 PRIVATE = "private"
-"""in place of an endpoint: a Unix socket that only the owner of the run can reach"""
+"""Used instead of an endpoint: a Unix socket that only the owner of the run can reach."""
 Names = TypeVar("Names", str, list[str] | None)
 
 
@@ -49,7 +49,9 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """In the environment and on the command line a list is written 5,5,0.5, and none may be a choice's name."""
+        """In the environment and on the command line a list is written 5,5,0.5, and none may be the
+        name of a choice.
+        """
         annotation = cls.model_fields[str(info.field_name)].annotation
         if value is None and "none" in get_args(annotation):
             return "none"

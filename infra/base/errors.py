@@ -29,7 +29,7 @@ class ConfigError(FreshetError, ValueError):
 
 
 class NameTaken(ConfigError):
-    """Another process, which is alive, has the name or number of this one."""
+    """Another live process has the name or number of this one."""
 
 
 class WireError(FreshetError):

@@ -5,12 +5,10 @@
 PROCESS:SEAM[:step=N | :count=N]:ACTION, with commas between faults. Without a condition a fault fires when its process
 first reaches the seam; with ``step`` in that step or the first one after it that reaches the seam (not every step does:
 a parked worker trains nothing, and after a checkpoint there are no rows to push); with ``count`` at the N-th time since
-the process was started. Nothing of this works unless FRESHET_ALLOW_FAULTS=1 is set, too: otherwise every process
-refuses to start.
+the process was started. This requires FRESHET_ALLOW_FAULTS=1 as well: otherwise every process refuses to start.
 
 A fault fires once in a run, and one that is written twice fires twice. Before it acts, it adds a line to
-FOLDER/faults.jsonl, durably: a test reads there that its fault happened, and a process that is started again finds
-there that it did.
+FOLDER/faults.jsonl, durably: a test reads there that its fault happened, and so does a restarted process.
 """
 
 import os
@@ -30,23 +28,23 @@ from infra.base.files import naming
 FAULT = "FRESHET_FAULT"
 ALLOWED = "FRESHET_ALLOW_FAULTS"
 FIRED = "faults.jsonl"
-"""in the run's folder"""
+"""Name of the file in the run's folder."""
 WORKER = "worker"
 SHARD = "ps"
 DISPATCHER = "dispatcher"
 API = "api"
 PROCESSES = {WORKER: "worker-N", SHARD: "ps-N", DISPATCHER: "dispatcher", API: "api"}
-"""how each kind of process is named"""
+"""How each kind of process is named."""
 ACTIONS = {
     "kill": "the process kills itself (SIGKILL)",
-    "stop": "the process stops itself (SIGSTOP) until somebody lets it go on (SIGCONT)",
+    "stop": "the process stops itself (SIGSTOP) until it is continued (SIGCONT)",
     "raise": "an error is raised, as a mistake in the code would",
     "exit=N": "the process ends at once with this status",
 }
 
 
 class FaultRaised(FreshetError):
-    """A fault point raised this on purpose."""
+    """Raised on purpose by a fault point."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ SEAMS = {
         DISPATCHER, "the manifest of a checkpoint is written, and the checkpoint is not in the journal"
     ),
 }
-"""that every run reaches while it trains"""
+"""Seams that every run reaches while it trains."""
 COMMAND_SEAMS = {
     "command_stored": Seam(API, "a command is in the database, and has not been sent"),
     "command_received": Seam(DISPATCHER, "it has a command that is not in the journal"),
@@ -92,7 +90,7 @@ COMMAND_SEAMS = {
     "command_answered": Seam(API, "the answer to a command is here, and not in the database"),
     "command_settled": Seam(API, "the answer to a command is in the database, and nobody has been told"),
 }
-"""that a command passes, in this order"""
+"""Seams that a command passes, in this order."""
 ALL_SEAMS = SEAMS | COMMAND_SEAMS
 
 
@@ -100,14 +98,14 @@ class Fired(msgspec.Struct, frozen=True):
     """A fault that happened: one line of the file."""
 
     fault: str
-    """as it was written"""
+    """The fault as it was written."""
     process: str
     seam: str
     step: int
     action: str
     pid: int
     at_seconds: float
-    """since 1970"""
+    """When it fired, in seconds since 1970."""
 
 
 @dataclass
@@ -119,13 +117,13 @@ class Fault:
     seam: str
     action: str
     step: int | None = None
-    """fires there, or at the first later step that reaches its seam"""
+    """Fires in this step, or in the first later one that reaches its seam."""
     count: int = 1
-    """fires at the N-th time"""
+    """Fires at the N-th time."""
     reached: int = field(default=0, compare=False)
 
     def is_due(self, step: int) -> bool:
-        """Called once for every time that its seam is reached."""
+        """Called every time its seam is reached."""
         if self.step is not None:
             return step >= self.step
         self.reached += 1
@@ -147,7 +145,7 @@ class Armed:
                 act(fault)
 
     def _record(self, fault: Fault, step: int) -> None:
-        """Durable when this returns."""
+        """Records the fault, durably."""
         fired = Fired(fault.text, fault.process, fault.seam, step, fault.action, os.getpid(), time.time())
         with naming(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +159,7 @@ _armed: Armed | None = None
 
 
 def reach(seam: str, step: int = -1) -> None:
-    """Marks one of ALL_SEAMS in the code; costs tens of nanoseconds where no fault is set."""
+    """Marks one of ALL_SEAMS in the code; costs tens of nanoseconds if no fault is set."""
     if _armed is not None:
         _armed.reach(seam, step)
 
@@ -204,7 +202,7 @@ def act(fault: Fault) -> None:
 
 # ── what the environment says ─────────────────────────────────────────────────────────────────────────────────────────
 def read_faults(environment: Mapping[str, str]) -> list[Fault]:
-    """The faults that are set, of all processes; raises ConfigError if they are not allowed or cannot be read."""
+    """The faults that are set, for all processes; raises ConfigError if they are not allowed or cannot be parsed."""
     text = environment.get(FAULT, "")
     if not text:
         return []

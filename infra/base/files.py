@@ -1,4 +1,4 @@
-"""Files that a run needs: who may write them, and what a refusal by the system means for whoever reads the message."""
+"""Files that a run needs: who may write them, and how refusals by the system are explained."""
 
 import errno
 import fcntl
@@ -28,20 +28,20 @@ REMEDIES = {
     errno.EISDIR: "expected a file and found a folder; move the folder away",
     errno.EFBIG: "expected to be allowed files of that size; raise the limit ('ulimit -f')",
 }
-"""what was expected and what to do, by the error number"""
+"""What was expected and what to do, by error number."""
 LOCK_TIMES = 5
-"""how often a lock is tried: somebody may just be looking whether it is held"""
+"""How often a lock is tried: another process may just be checking whether it is held."""
 LOCK_SECONDS = 0.002
-"""pause between two tries"""
+"""Pause between two tries."""
 PRIVATE = 0o600
 LITTLE_BYTES = 64 << 10
-"""a disk with less room than this counts as full"""
+"""A disk with less room than this counts as full."""
 SOCKETS = "freshet-sockets-"
-"""how the names of folders of Unix sockets begin"""
+"""Prefix of the names of folders of Unix sockets."""
 STARTING_SECONDS = 60.0
-"""how old such a folder without a socket may be before it counts as left behind"""
+"""How old such a folder without a socket may be before it counts as abandoned."""
 LONGEST_FOLDER = 60
-"""characters; a longer folder for temporary files leaves too little of a socket's 107"""
+"""Most characters; a longer folder for temporary files leaves too little of a socket's 107."""
 
 
 def remedy(error: OSError) -> str:
@@ -50,7 +50,7 @@ def remedy(error: OSError) -> str:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether room on the disk is what is missing: the same may succeed later."""
+    """Whether the disk has no room, so that a retry may succeed later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -71,7 +71,7 @@ def naming(path: Path, kind: type[FreshetError] = FileUnusable) -> Iterator[None
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[Path]:
-    """Gives a file to write that then takes the place of this one: a reader sees all of the new one, or the old one.
+    """Yields a file to write that then replaces this one: a reader sees the whole new one, or the old one.
 
     Raises FileUnusable, which names the path, and leaves nothing behind if it cannot be written.
     """
@@ -86,7 +86,7 @@ def writing_whole(path: Path) -> Iterator[Path]:
 
 
 def make_private(path: Path) -> None:
-    """Makes a file that only this user may read and write; one of this user that is there already is made so."""
+    """Creates a file that only this user may read and write; an existing file of this user gets that mode."""
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     found = path.stat()
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:
@@ -94,7 +94,7 @@ def make_private(path: Path) -> None:
 
 
 def describe_room(folder: Path) -> str:
-    """Why nothing can be written in this folder, if its disk is the reason; else nothing."""
+    """Why nothing can be written in this folder, if its disk is the reason; otherwise empty."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -145,10 +145,10 @@ def is_locked(path: Path) -> bool:
 # ── Unix sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def socket_folder() -> Iterator[Path]:
-    """Makes a folder for Unix sockets that only this user can enter, and removes it.
+    """Creates a folder for Unix sockets that only this user can enter, and removes it afterwards.
 
-    It lies outside of the run's folder, whose path may be longer than a socket's may be. What processes of this user
-    that were killed left there is removed.
+    It is outside of the run's folder, whose path may be too long for a socket. What killed processes of this user left
+    there is removed.
     """
     usual = tempfile.gettempdir()
     place = Path(usual if len(usual) <= LONGEST_FOLDER else "/tmp")
@@ -162,7 +162,7 @@ def socket_folder() -> Iterator[Path]:
 
 
 def remove_abandoned(place: Path) -> None:
-    """Removes the folders of this user's sockets that nobody listens to."""
+    """Removes the folders of this user's sockets on which nobody listens."""
     for found in place.glob(f"{SOCKETS}*"):
         with suppress(OSError):  # somebody else removes it, too
             status = found.lstat()
@@ -191,7 +191,7 @@ def _is_listened_to(path: Path) -> bool:
 
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 class LogFile(io.FileIO):
-    """The end of a log. What cannot be written is lost and warned of: a log that fails does not end a run."""
+    """An append-only log. What cannot be written is lost, with a warning: a failing log does not end a run."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "a")
@@ -207,7 +207,7 @@ class LogFile(io.FileIO):
 
 
 def open_log(path: Path) -> LogFile:
-    """The end of a log, or of nothing where the log cannot be opened."""
+    """Opens a log for appending, or a null device if the log cannot be opened."""
     try:
         return LogFile(path)
     except OSError as error:
@@ -222,6 +222,6 @@ def text_log(path: Path) -> TextIO:
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    """Says on stderr, once, that a log is incomplete."""
+    """Reports on stderr, once, that a log is incomplete."""
     with suppress(OSError):
-        sys.stderr.write(f"freshet: the log {path} is incomplete, and the run goes on: {why}\n")
+        sys.stderr.write(f"freshet: the log {path} is incomplete, and the run continues: {why}\n")

@@ -1,20 +1,20 @@
-"""The decorator of every numba kernel, and where compiled kernels are kept.
+"""The decorator of every numba kernel, and the cache of compiled kernels.
 
-A compiled kernel is one file, named by everything that it depends on: the sources of its module and of all modules of
-ours that this one imports, the versions of Python and numba, numba's settings (bounds checks, optimization), the types
-of its arguments and the processor. A change of any of these leads to another file, so that no stale code can run; and a
+A compiled kernel is one file, named by everything that it depends on: the sources of its module and of all our modules
+that this one imports, the versions of Python and numba, numba's settings (bounds checks, optimization), the types of
+its arguments and the processor. A change of any of these leads to another file, so that no stale code can run; and a
 checkout with the same sources finds what another one has compiled.
 
     ~/.cache/freshet/kernels/MODULE-STAMP/FUNCTION-LINE.TYPES.nbc     (or below XDG_CACHE_HOME)
 
 numba's own cache numbers its files and keeps the numbers in an index. Two processes that compile the same kernel for
 different types at the same time can both take the first number, and one of them later loads code that was compiled for
-the types of the other. Names that follow from the content leave nothing to be mixed up: processes that compile the same
-thing write the same file, each in one step.
+the types of the other. Names that follow from the content cannot be mixed up: processes that compile the same thing
+write the same file, each in one step.
 
-Compiling all that a process needs takes a minute of a busy processor. A process therefore does it ahead of its work,
-in ``compile_ahead``, which tells whoever listens (``LISTENERS``) how far it is, and ends before the next kernel once
-the process is asked to stop.
+Compiling everything that a process needs takes a minute of a busy processor. A process therefore does it before its
+work, in ``compile_ahead``, which reports its progress to ``LISTENERS``, and stops before the next kernel once the
+process is asked to stop.
 """
 
 import fcntl
@@ -40,10 +40,10 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"nogil": True}
 WAIT_SECONDS = 60.0
-"""how long a process waits for another one that compiles the same kernel"""
+"""How long a process waits for another one that compiles the same kernel."""
 POLL_SECONDS = 0.02
 KEEP_SECONDS = 30 * 86_400.0
-"""what no process has used for so long is removed when its successor is compiled"""
+"""Kernels that no process has used for this long are removed when their successor is compiled."""
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))", re.MULTILINE
 )
@@ -51,7 +51,7 @@ IMPORT = re.compile(
 
 @cache
 def imported_files(file: Path, root: Path) -> frozenset[Path]:
-    """The files below the root that a file imports itself."""
+    """The files below the root that a file imports directly."""
     names: set[str] = set()
     for module, members, modules in IMPORT.findall(file.read_text()):
         words = re.findall(r"[\w.]+", members or modules)
@@ -73,7 +73,7 @@ def all_sources(file: Path, root: Path) -> list[Path]:
 
 @cache
 def stamp(file: Path, root: Path) -> str:
-    """Changes with everything but types and processor that the compiled kernels of a file depend on."""
+    """Changes with everything except types and processor that the compiled kernels of a file depend on."""
     settings = OPTIONS, numba.config.BOUNDSCHECK, str(numba.config.OPT)  # type: ignore[attr-defined]
     digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {settings}".encode(), digest_size=8)
     for source in all_sources(file, root):
@@ -85,7 +85,7 @@ def stamp(file: Path, root: Path) -> str:
 
 @cache
 def cache_folder() -> Path | None:
-    """The user's cache folder, or else the package's own; None if neither can be written to, by this user alone."""
+    """The user's cache folder, or else the package's own; None if neither is writable, by this user alone."""
     candidates = [ROOT / "infra" / "__pycache__"]
     with suppress(RuntimeError):  # a user without a home
         candidates.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet")
@@ -99,14 +99,14 @@ def cache_folder() -> Path | None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this user alone can write there: what is found in the folder is run."""
+    """Whether only this user can write there: files in the folder are executed."""
     status = folder.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
 
 
 @cache
 def module_folder(file: Path, root: Path, keep: Path) -> Path:
-    """Where the kernels of a file are kept; notes the use, and removes versions that nobody has used for long."""
+    """The folder for the kernels of a file; notes the use, and removes versions that nobody has used for long."""
     name = ".".join(file.relative_to(root).with_suffix("").parts)
     folder = keep / f"{name}-{stamp(file, root)}"
     if not folder.is_dir():
@@ -123,25 +123,28 @@ def module_folder(file: Path, root: Path, keep: Path) -> Path:
 # ── compiling ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Compilation:
-    """How far a process is with the kernels that it compiles ahead."""
+    """The progress of a process that compiles its kernels ahead."""
 
     ready: int
-    """kernels that were found or compiled"""
+    """Kernels that were found or compiled."""
     most: int
-    """that there can be: all those of the packages in question that are loaded; few processes need every one"""
+    """Most kernels that there can be: all loaded ones of these packages; few processes need every one."""
     state: Literal["under way", "complete", "stopped"]
-    """complete: all that were needed are there; stopped: some are not, because the process is to stop or failed"""
+    """complete: all needed ones are ready; stopped: some are not, because the process is to stop or failed."""
 
 
 LOADED: set[str] = set()
-"""every kernel of this process by module and name, compiled or not"""
+"""Every kernel of this process by module and name, compiled or not."""
 LISTENERS: list[Callable[[Compilation], None]] = []
-"""each is told of every kernel that is about to be compiled ahead, and once when no more will be; of nothing where all
-of them are found"""
+"""Each is called for every kernel that is about to be compiled ahead, and once when no more will be; not at all if all
+of them are found.
+"""
 
 
 class CompilationStopped(BaseException):
-    """Raised where the next kernel would be compiled. Not an Exception: numba takes those for errors in the kernel."""
+    """Raised instead of compiling the next kernel. Not an Exception, because numba takes those for errors in the
+    kernel.
+    """
 
 
 class Ahead:
@@ -153,17 +156,17 @@ class Ahead:
         self._ready: set[str] = set()
         self._is_told = False
         self.locked: list[tuple[KernelFiles, Path]] = []
-        """so far; most have been unlocked since"""
+        """Files locked so far; most have been unlocked since."""
 
     def begin(self) -> None:
-        """A kernel is about to be compiled; raises CompilationStopped if it is not to be."""
+        """Called before a kernel is compiled; raises CompilationStopped if it must not be."""
         if self.is_stopped():
             raise CompilationStopped
         self._is_told = True
         self._tell("under way")
 
     def end(self, kernel_name: str) -> None:
-        """A kernel was found or compiled, for one combination of types."""
+        """Called when a kernel was found or compiled, for one combination of types."""
         if kernel_name.startswith(self._prefixes):
             self._ready.add(kernel_name)
 
@@ -180,13 +183,13 @@ class Ahead:
 
 
 AHEAD: ContextVar[Ahead | None] = ContextVar("AHEAD", default=None)
-"""what this thread compiles ahead; None: it compiles a kernel that it needs at once, and nothing stops that"""
+"""What this thread compiles ahead; None: it compiles a kernel that it needs at once, and nothing stops that."""
 
 
 def compile_ahead(warm_up: Callable[[], None], packages: Sequence[str], is_stopped: Callable[[], bool]) -> bool:
-    """Calls ``warm_up``, which calls the kernels of some packages; returns whether it came to its end.
+    """Calls ``warm_up``, which calls the kernels of some packages; returns whether it completed.
 
-    It does not if the process is to stop meanwhile: the kernel in hand is then the last one. What was compiled is kept.
+    It does not if the process is to stop meanwhile: the current kernel is then the last one. What was compiled is kept.
     """
     ahead = Ahead(packages, is_stopped)
     is_complete = False
@@ -213,7 +216,7 @@ class KernelLocator(_CacheLocator):
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> "KernelLocator | None":
-        """None where nothing can be kept: no folder, or a kernel that is not in a file of ours."""
+        """None if nothing can be cached: no folder, or a kernel that is not in a file of ours."""
         keep = cache_folder()
         path = Path(file)
         if keep is None or not path.is_relative_to(ROOT) or not path.is_file():
@@ -224,7 +227,7 @@ class KernelLocator(_CacheLocator):
             return None
 
     def ensure_cache_path(self) -> None:
-        """It was made with the locator."""
+        """Does nothing: the folder was created with the locator."""
 
     def get_cache_path(self) -> str:
         return str(self._folder)
@@ -250,7 +253,7 @@ class KernelFiles(IndexDataCacheFile):
         self._locks: dict[Path, int] = {}
 
     def load(self, key: tuple[Any, ...]) -> Any:
-        """None if this process is to compile it."""
+        """The code; None if this process has to compile it."""
         path = self._path(key)
         ahead = AHEAD.get()
         if not path.exists():
@@ -271,7 +274,7 @@ class KernelFiles(IndexDataCacheFile):
         self.unlock(path)
 
     def _lock(self, path: Path, ahead: Ahead | None) -> None:
-        """Waits for another process that compiles it, but not forever: better compiled twice than never."""
+        """Waits for another process that compiles it, but not forever: compiling twice is better than never."""
         if path in self._locks:  # an earlier attempt to compile it failed
             return
         with suppress(OSError):  # the folder is gone, or belongs to somebody else
@@ -285,7 +288,7 @@ class KernelFiles(IndexDataCacheFile):
                 time.sleep(POLL_SECONDS)
 
     def unlock(self, path: Path) -> None:
-        """Whoever still waits for the lock sees that the kernel is there, or that it is to compile it."""
+        """Releases the lock: a waiting process sees that the kernel exists, or that it has to compile it."""
         if (lock := self._locks.pop(path, None)) is not None:
             path.with_suffix(".lock").unlink(missing_ok=True)
             os.close(lock)
@@ -304,7 +307,7 @@ def _try_lock(file: int) -> bool:
 
 
 class KernelCacheImpl(CompileResultCacheImpl):
-    """Has numba ask our locator alone."""
+    """Makes numba use only our locator."""
 
     _locator_classes: list[Any] = [KernelLocator]  # noqa: RUF012 (numba declares it so)
 
@@ -332,7 +335,7 @@ class KernelCache(FunctionCache):
 
 
 class NothingKept(NullCache):
-    """Of a kernel that is compiled in every process, because there is nowhere to keep it."""
+    """The cache of a kernel that is compiled in every process, because there is no place to keep it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._kernel_name = name_of(function)
@@ -351,7 +354,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Plain arrays in and out, compiled once for each combination of types, the GIL released."""
+    """Compiles a function of plain arrays once for each combination of types; it releases the GIL."""
     compiled: Any = njit(**OPTIONS)(function)
     try:
         compiled._cache = KernelCache(function)

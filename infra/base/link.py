@@ -1,9 +1,9 @@
 """Link shaping: makes one machine's transfers take the time they would take over a slower link.
 
-A worker's link has one token bucket in each direction. A transfer reserves its bytes there and is told when the link
-will have carried them: transfers follow each other without a gap, however late a thread wakes up. Messages are held
-back until then by a relay (``infra/base/relay.py``), while their sender goes on; other transfers sleep. A link that is
-not shaped has neither.
+A worker's link has one token bucket in each direction. A transfer reserves its bytes there and learns when the link
+will have carried them: transfers follow each other without a gap, however late a thread wakes up. A relay
+(``infra/base/relay.py``) holds messages back until then, while their sender continues; other transfers sleep. A link
+that is not shaped has neither.
 """
 
 import math
@@ -18,16 +18,16 @@ from infra.base.relay import Relay
 from infra.base.wire import Curve, SocketOptions, connected
 
 PAYLOAD_SHARE = 1448 / 1514
-"""of a full packet of TCP over Ethernet"""
+"""Share of payload in a full packet of TCP over Ethernet."""
 BURST_BYTES = 16 * 1024
-"""bytes that may pass at once after the link was idle"""
+"""Bytes that may pass at once after the link was idle."""
 
 LONGEST_CREDIT_SECONDS = 0.1
-"""the most that oversleep earns: longer means that the process was suspended, and a real link would not catch up"""
+"""Most credit for oversleeping: longer means that the process was suspended, and a real link would not catch up."""
 
 
 class Bucket:
-    """One direction of a link. Safe to use from several threads: their transfers queue up behind each other."""
+    """One direction of a link. Thread-safe: transfers queue up one after the other."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Bucket:
         self._burst_seconds = burst_bytes / bytes_per_second
         self._clock = clock
         self._due = -math.inf
-        """when the link has carried everything so far"""
+        """When the link has carried everything so far."""
         self._credit_seconds = 0.0
         self._turn = threading.Lock()
 
     def reserve(self, nbytes: int) -> float:
-        """The time, by the clock, at which the link will have carried these bytes too."""
+        """The time, by the clock, at which the link will have carried these bytes, too."""
         with self._turn:
             earliest = self._clock() - max(self._burst_seconds, self._credit_seconds)
             self._credit_seconds = 0.0
@@ -52,13 +52,13 @@ class Bucket:
             return self._due
 
     def credit(self, overslept_seconds: float) -> None:
-        """What a caller of ``reserve`` slept too long is given to the next transfer."""
+        """Credits the time that a caller of ``reserve`` overslept to the next transfer."""
         with self._turn:
             self._credit_seconds = min(max(0.0, overslept_seconds), LONGEST_CREDIT_SECONDS)
 
 
 class Link:
-    """One worker's link, for use by one thread. Without a speed, or where the network has that speed, not shaped."""
+    """One worker's link, for use by one thread. Without a speed, or if the network has that speed, it is not shaped."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Link:
         is_shaped: bool = True,
         payload_share: float = 1.0,
     ) -> None:
-        """payload_share: of what the link carries, the rest being headers."""
+        """payload_share: share of payload in what the link carries, the rest being headers."""
         self.gbit_per_second = gbit_per_second
         self._buckets: tuple[Bucket, Bucket] | None = None
-        """up and down, if shaped"""
+        """Buckets for up and down, if shaped."""
         self._clock = clock
         self._sleep = sleep
         self._relay: Relay | None = None
@@ -88,7 +88,7 @@ class Link:
         curve: Curve | None = None,
         options: SocketOptions | None = None,
     ) -> "zmq.Socket[bytes]":
-        """A connection over this link: a DEALER socket with these options, or one that stands for it.
+        """A connection over this link: a DEALER socket with these options, or one that represents it.
 
         All connections of a shaped link belong to one context. Close them first, then the link, then the context.
         """
@@ -98,7 +98,7 @@ class Link:
         if self._relay is None:
             up, down = self._buckets
             self._relay = Relay(context, up.reserve, down.reserve, self._clock, self._sleep)
-        unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would hold up the others
+        unbounded = {**options, zmq.SNDHWM: 0}  # a relay that waited for one connection would delay the others
         return self._relay.add(connected(self._relay.context, endpoint, curve, unbounded))
 
     def disconnect(self, socket: "zmq.Socket[bytes]") -> None:
@@ -108,7 +108,7 @@ class Link:
             self._relay.drop(socket)
 
     def exchange(self, nbytes: int) -> None:
-        """Blocks until the link has carried that many bytes in either direction, behind the messages under way."""
+        """Blocks until the link has carried that many bytes in both directions, after the messages under way."""
         if self._relay is not None:
             self._relay.check()
         if self._buckets is not None:

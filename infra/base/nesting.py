@@ -1,20 +1,22 @@
-"""How deep a msgpack value is nested, found without recursion: decoders recurse, and a stranger chooses the depth."""
+"""The nesting depth of a msgpack value, found without recursion: decoders recurse, and a stranger chooses the depth."""
 
 NOT_OPENING = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
-"""bytes that begin no list or map; any other may still be part of a number or a text"""
+"""Bytes that begin no list or map; any other may still be part of a number or a text."""
 FIXED_BYTES = {
     **dict(zip(range(0xCA, 0xD4), (5, 9, 2, 3, 5, 9, 2, 3, 5, 9), strict=True)),
     **dict(zip(range(0xD4, 0xD9), (3, 4, 6, 10, 18), strict=True)),
 }
-"""length of a value by its first byte: floats, integers, small extensions"""
+"""Length of a value by its first byte: floats, integers, small extensions."""
 COUNT_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""length of the count behind the first byte of binaries, extensions and texts"""
+"""Length of the count after the first byte of binaries, extensions and texts."""
 LIST_COUNT_BYTES = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""the same for lists and maps"""
+"""The same for lists and maps."""
 
 
 def is_nested_deeper(value: bytes, levels: int) -> bool:
-    """Whether more than so many lists and maps lie inside each other. What is not msgpack may be called either."""
+    """Whether more than that many lists and maps are nested. For bytes that are not msgpack, either
+    answer is possible.
+    """
     if len(value.translate(None, NOT_OPENING)) <= levels:
         return False
     at = 0
@@ -33,7 +35,7 @@ def is_nested_deeper(value: bytes, levels: int) -> bool:
 
 
 def _step(value: bytes, at: int) -> tuple[int, int]:
-    """Where to read on after the value at a place, and how many values it holds: a list or a map is entered."""
+    """Where to continue after the value at a place, and how many values it contains: a list or a map is entered."""
     kind = value[at]
     if kind in LIST_COUNT_BYTES:
         end = at + 1 + LIST_COUNT_BYTES[kind]

@@ -1,7 +1,7 @@
 """Standard output and error of a command that must not end because nobody reads them.
 
-A closed terminal, a pipe whose reader has gone and a full disk behind a redirection lose what is written from then on.
-A terminal or a locale that cannot show a character gets a simpler one.
+After a closed terminal, a pipe whose reader has gone or a full disk behind a redirection, further output is lost. If a
+terminal or a locale cannot show a character, it gets a simpler one.
 """
 
 import codecs
@@ -17,7 +17,7 @@ PLAIN = str.maketrans(
         **{"α": "alpha", "≥": ">=", "≤": "<="},
     }
 )
-"""what stands in for the characters of ours that an encoding may lack"""
+"""Replacements for our characters that an encoding may lack."""
 SIMPLER = "freshet.simpler"
 
 
@@ -34,13 +34,13 @@ class LossyFile(io.FileIO):
 
 
 def keep_output_harmless() -> None:
-    """From now on neither sys.stdout nor sys.stderr raises an error, whatever becomes of what is behind them."""
+    """From now on neither sys.stdout nor sys.stderr raises an error, whatever happens to their targets."""
     codecs.register_error(SIMPLER, simpler)
     sys.stdout, sys.stderr = harmless(sys.stdout, 1), harmless(sys.stderr, 2)
 
 
 def harmless(stream: TextIO | None, file: int) -> TextIO:
-    """The same stream, without errors; one that was closed before the start takes everything and shows nothing."""
+    """The same stream, without errors; one that was closed before the start accepts everything and shows nothing."""
     raw = LossyFile(os.devnull, "wb") if stream is None else LossyFile(file, "wb", closefd=False)
     encoding = "utf-8" if stream is None else stream.encoding
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors=SIMPLER, line_buffering=True)

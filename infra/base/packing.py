@@ -1,7 +1,7 @@
-"""The forms in which an array is sent: its own type, or a narrower one that gives back the same bits.
+"""The forms in which an array is sent: its own type, or a narrower one that restores the same bits.
 
-A field of a message names its forms in its annotation, narrowest first; the last one is the type of the array itself,
-in which it is given and received. The sender takes the narrowest form that holds every element; one byte tells which.
+A field of a message lists its forms in its annotation, narrowest first; the last one is the type of the array itself,
+in which it is given and received. The sender uses the narrowest form that holds every element; one byte says which.
 """
 
 from bisect import bisect_left
@@ -21,11 +21,11 @@ class Forms:
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
-        """of the array as it is given and received"""
+        """Type of the array as it is given and received."""
 
     @property
     def narrower(self) -> int:
-        """How many narrower forms there are: the own type's number among the forms."""
+        """How many narrower forms there are: the index of the own type among the forms."""
         return 0
 
     def pack(self, array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
@@ -33,9 +33,9 @@ class Forms:
         return self.narrower, array
 
     def unpack(self, number: int, buffer: Any) -> NDArray[Any]:
-        """An array of the own type, which shares memory with the buffer where it can; raises ValueError.
+        """An array of the own type, which shares memory with the buffer if possible; raises ValueError.
 
-        ZeroMQ may deliver short frames at odd addresses, which kernels and torch do not take.
+        ZeroMQ may deliver short frames at odd addresses, which kernels and torch do not accept.
         """
         if number != self.narrower:
             raise ValueError(f"an array has form {number}; expected {self.narrower} at most")

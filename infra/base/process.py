@@ -1,7 +1,7 @@
 """How a process is asked to stop, ends, shows that it runs and where, claims its name, and writes small files.
 
 SIGTERM, SIGINT and SIGHUP (a closed terminal) only set a flag: the main loop checks it between steps, drains and exits
-0. Whoever starts a process with SIGHUP ignored, as nohup does, wants it to go on without a terminal.
+with 0. If a process is started with SIGHUP ignored, as nohup does, it keeps running without a terminal.
 """
 
 import atexit
@@ -25,40 +25,41 @@ from infra.base.errors import ConfigError, NameTaken
 from infra.base.files import make_private, writing_whole
 
 INTERRUPTED = 130
-"""exit status of a command that Ctrl-C ended"""
+"""Exit code of a command that was ended by Ctrl-C."""
 WRONG_SETTING = 2
-"""exit status of a process that found a setting wrong: it would find it wrong again"""
+"""Exit code of a process that found a setting wrong: a restart would not help."""
 START_ANEW = 75
-"""exit status of a process that ended itself to be started anew, because it could not get back to a state it can go on
-from"""
+"""Exit code of a process that asks to be restarted, because it could not return to a state from
+which it can continue.
+"""
 PR_SET_PDEATHSIG = 1
 SUPERVISED = "FRESHET_SUPERVISED"
-"""Environment variable a supervisor sets for its children: its own process id."""
+"""Environment variable that a supervisor sets for its children: its own process id."""
 TOUCH_SECONDS = 1.0
-"""between two signs of life of a supervised process"""
+"""Time between two signs of life of a supervised process."""
 CLAIM_SECONDS = 15.0
-"""that a process waits for a name that another has: longer than it usually takes until one that ended is missed"""
+"""How long a process waits for a name that another has: longer than it usually takes to notice that one has ended."""
 CLAIM_GAP_SECONDS = 10.0
-"""without a refusal, after which the next one counts as the first: a refused offer is repeated sooner"""
+"""Time without a refusal after which the next one counts as the first: a refused offer is repeated sooner."""
 STRETCH_SECONDS = 0.1
-"""The longest time a signal can go unnoticed. Main loops that wait elsewhere (zmq's poll) use a similar limit."""
+"""The longest time that a signal can go unnoticed. Main loops that wait elsewhere (zmq's poll) use a similar limit."""
 
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""unlike that of any other machine, and the same in all of a machine's containers"""
+"""Unique to the machine, and the same in all of its containers."""
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 PlaceName = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class ProcessPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a process runs; empty where the system does not say.
+    """Where a process runs; empty if the system does not say.
 
-    A process number means something only to processes that count alike: those of a container have numbers of their own.
+    Process numbers can be compared only within one namespace: those of a container have their own numbering.
     """
 
     machine: PlaceName
     namespace: PlaceName
-    """of process numbers"""
+    """Namespace of process numbers."""
     pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
@@ -66,7 +67,7 @@ NOWHERE = ProcessPlace(machine="", namespace="", pid=0)
 
 
 def own_place(boot: Path = BOOT, namespace: Path = PID_NAMESPACE) -> ProcessPlace:
-    """Of this process."""
+    """The place of this process."""
     try:
         return ProcessPlace(boot.read_text().strip(), str(namespace.readlink()), os.getpid())
     except OSError:
@@ -126,9 +127,9 @@ def stop_on_signals() -> Stop:
 
 
 def interrupt_on_signals() -> None:
-    """Has the first SIGTERM, SIGINT or SIGHUP end what is going on as Ctrl-C does; later ones do not disturb that end.
+    """Makes the first SIGTERM, SIGINT or SIGHUP end the command as Ctrl-C does; later ones do not disturb that.
 
-    For a command that ends processes of its own on its way out.
+    For a command that ends its own processes on its way out.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -164,8 +165,8 @@ def end_with_parent() -> None:
 def end_process(status: int) -> NoReturn:
     """Ends this process as Python does, except that memory is left to the kernel.
 
-    Threads that are no daemons are awaited, exit functions run, and output is flushed. Only taking modules down one by
-    one is left out: with torch loaded that takes 0.4 s of a processor, and no thread runs meanwhile.
+    Waits for non-daemon threads, runs exit functions, and flushes output. It only omits taking modules down one by one:
+    with torch loaded that takes 0.4 s of a processor, and no thread runs meanwhile.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -181,8 +182,8 @@ def end_process(status: int) -> NoReturn:
 def show_life(path: Path, every_seconds: float = TOUCH_SECONDS) -> None:
     """Starts a thread that touches this file as long as the process runs, whatever its other threads wait for.
 
-    A process that was stopped (SIGSTOP) or hangs inside one call of a library touches it no more. One that ends in
-    order removes it first: Python may take seconds to end, and runs no thread meanwhile.
+    A process that was stopped (SIGSTOP) or hangs inside one call of a library does not touch it any more. One that ends
+    cleanly removes it first: Python may take seconds to end, and runs no thread meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     turn = threading.Lock()
@@ -205,9 +206,9 @@ def show_life(path: Path, every_seconds: float = TOUCH_SECONDS) -> None:
 
 
 class SignsOfLife:
-    """How long another process has not touched its file, by the clock of the one that watches.
+    """How long another process has not touched its file, by the clock of the watching process.
 
-    Only changes are looked for, so it does not matter what either takes for the time of day.
+    Only changes are noticed, so it does not matter what either takes for the time of day.
     """
 
     def __init__(self, path: Path) -> None:
@@ -221,11 +222,11 @@ class SignsOfLife:
         self._touched = 0
 
     def excuse(self) -> None:
-        """Counts from now on: whoever watches was away itself."""
+        """Restarts the count, because the watching process itself was suspended."""
         self._since = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """Since the last change that was seen; 0 as long as there is no file."""
+        """Time since the last change that was noticed; 0 as long as there is no file."""
         try:
             touched = self._path.stat().st_mtime_ns
         except OSError:
@@ -238,17 +239,18 @@ class SignsOfLife:
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 class NameClaim:
-    """What becomes of a process whose name, or number, another one has: it waits a little, because that one may just
-    have ended, and then gives up. One that is supervised waits as long as it takes: it would only be started again."""
+    """What a process does if another one has its name or number: it waits a little, because that one may just have
+    ended, and then gives up. A supervised process waits indefinitely: it would only be restarted.
+    """
 
     def __init__(self, waits: bool = False) -> None:
-        """waits: as long as it takes."""
+        """waits: whether to wait indefinitely."""
         self._waits = waits
         self._since = self._last = -CLAIM_GAP_SECONDS
-        """of the refusals in a row: the first and the newest, on the monotonic clock"""
+        """Times of the first and the newest of the refusals in a row, on the monotonic clock."""
 
     def refuse(self, reason: str) -> None:
-        """The other process is alive; raises NameTaken once that has lasted too long."""
+        """Notes that the other process is alive; raises NameTaken once that has lasted too long."""
         now = time.monotonic()
         if now - self._last > CLAIM_GAP_SECONDS:
             self._since = now

@@ -1,11 +1,11 @@
 """The relay of a shaped link: a thread that carries messages at the link's speed, in both directions at once.
 
 A connection is a DEALER socket, which the thread owns, and a pipe inside the process, whose other end the user has in
-place of the socket. The thread takes whole messages in on one side, asks the link when it will have carried their last
-byte, and passes them on at that time, without a copy. All connections share the link: in each direction messages leave
-in the order in which they came in, so a small one behind a large one waits for it.
+place of the socket. The thread receives whole messages on one side, asks the link when it will have carried their last
+byte, and delivers them at that time, without a copy. All connections share the link: in each direction messages leave
+in the order in which they came in, so a small one after a large one waits for it.
 
-Queues have no bound, so the user's sends never block.
+Queues are unbounded, so the user's sends never block.
 """
 
 import itertools
@@ -23,10 +23,10 @@ Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
 POLLER_SECONDS = 0.001
-"""a poller counts no shorter times"""
+"""Resolution of a poller."""
 
 WAKE_BYTES = 4096
-"""read from the bell at a time; one is enough to wake the thread"""
+"""Bytes read from the wake-up pipe at a time; one is enough to wake the thread."""
 
 _pipes = itertools.count()
 
@@ -35,24 +35,24 @@ class Connection(NamedTuple):
     """The two sockets of the thread that belong together."""
 
     near: Socket
-    """its end of the pipe to the user"""
+    """The thread's end of the pipe to the user."""
     far: Socket
-    """the real one"""
+    """The real socket."""
 
 
 class Carried(NamedTuple):
     """A message under way."""
 
     due: float
-    """when the link has carried its last byte, by the link's clock"""
+    """When the link has carried its last byte, by the link's clock."""
     to: Socket
     frames: list[zmq.Frame]
 
     def deliver(self) -> None:
-        """Passes it on, or drops it where there is no connection any more.
+        """Delivers it, or drops it if the connection is gone.
 
-        Queues are unbounded, so only that makes a send fail: a user has closed its end, or a server has refused the
-        connection for good. The other connections of the link go on.
+        Queues are unbounded, so a send fails only if a user has closed its end, or a server has refused the connection
+        permanently. The other connections of the link continue.
         """
         if not self.to.closed:
             with suppress(zmq.Again):
@@ -71,12 +71,12 @@ class Lane:
         return self._carried[0].due if self._carried else math.inf
 
     def take_in(self, origin: Socket, to: Socket) -> None:
-        """Takes one message in; raises zmq.Again if there is none."""
+        """Receives one message; raises zmq.Again if there is none."""
         frames = origin.recv_multipart(zmq.NOBLOCK, copy=False)
         self._carried.append(Carried(self._reserve(sum(map(len, frames))), to, frames))
 
     def arrived(self, now: float) -> Iterator[Carried]:
-        """Takes out the messages that are due by now."""
+        """Removes the messages that are due by now."""
         while self._carried and self._carried[0].due <= now:
             yield self._carried.popleft()
 
@@ -98,10 +98,10 @@ class Relay:
     ) -> None:
         self._users_context = context
         self.context: Context = zmq.Context.shadow(context)
-        """the same to ZeroMQ; but when the user's context is destroyed, sockets of this one are left to the thread"""
+        """Equal for ZeroMQ; but when the user's context is destroyed, sockets of this one are left to the thread."""
         self._bell, ear = socket.socketpair()
         self._given: dict[Socket, Connection] = {}
-        """the connection of each socket that was given out"""
+        """The connection of each socket that was handed out."""
         self._carrier = Carrier((Lane(reserve_up), Lane(reserve_down)), clock, sleep, ear)
         self._thread = threading.Thread(target=self._carrier.run, name="link", daemon=True)
         self._thread.start()
@@ -129,14 +129,14 @@ class Relay:
             raise self._carrier.error
 
     def wake(self) -> None:
-        """Makes the thread look at the clock, and for what it was told."""
+        """Wakes the thread to check the clock and its instructions."""
         with suppress(OSError):  # the thread has ended
             self._bell.send(b"\0")
 
     def close(self) -> None:
         """Delivers what was sent, as far as the sockets linger for it, and ends the thread; raises what it raised.
 
-        The sockets that ``add`` returned are closed first.
+        The sockets that ``add`` returned must be closed first.
         """
         self._carrier.is_closing = True
         self.wake()
@@ -160,16 +160,16 @@ class Carrier:
         self._connections: list[Connection] = []
         self._handed_over: deque[Connection] = deque()
         self.dropped: deque[Connection] = deque()
-        """to be ended"""
+        """Connections to be ended."""
         self._has_ended = False
         self._ending = threading.Lock()
-        """orders the handing over of connections and the end of the thread, which closes all it was given"""
+        """Orders the hand-over of connections and the end of the thread, which closes all it was given."""
         self._routes: dict[Socket, tuple[Lane, Socket]] = {}
         self._poller = zmq.Poller()
         self._poller.register(ear.fileno(), zmq.POLLIN)
 
     def hand_over(self, connection: Connection) -> bool:
-        """Gives the thread a connection; where it has ended, closes it and returns False."""
+        """Gives the thread a connection; if it has ended, closes the connection and returns False."""
         with self._ending:
             if self._has_ended:
                 _close(connection)
@@ -192,7 +192,7 @@ class Carrier:
             self._end()
 
     def _wait(self) -> list[Socket | int]:
-        """Waits for messages and the bell, until the next message under way is due; returns what is ready."""
+        """Waits for messages and the wake-up pipe, until the next message under way is due; returns what is ready."""
         due = min(self._up.next_due, self._down.next_due)
         left = max(0.0, due - self._clock())
         ready = self._poller.poll(None if left == math.inf else int(left * 1000))
@@ -201,7 +201,7 @@ class Carrier:
         return [each for each, _ in ready]
 
     def _attend_to(self, ready: Socket | int) -> None:
-        """Takes one message in, so that sockets take turns; or new connections."""
+        """Receives one message, so that sockets take turns; or new connections."""
         if isinstance(ready, zmq.Socket):
             if ready in self._routes:  # else it was dropped a moment ago
                 lane, to = self._routes[ready]
@@ -237,7 +237,7 @@ class Carrier:
                 message.deliver()
 
     def _finish(self) -> None:
-        """Takes in all that was sent before the end, and delivers what is due while its socket lingers."""
+        """Receives everything that was sent before the end, and delivers what is due while its socket lingers."""
         began = self._clock()
         self._adopt()
         for near, far in self._connections:

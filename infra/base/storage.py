@@ -1,7 +1,7 @@
-"""Where files of checkpoints are kept: a folder, or a bucket of an object store that speaks S3.
+"""Where files of checkpoints are stored: a folder, or a bucket of an S3-compatible object store.
 
-A file that was written is whole and durable when ``write`` returns; one whose writing broke off does not exist under
-its name. In a folder that takes a temporary name (ending in .part), fsync, rename, and fsync of the folder, because
+A file that was written is whole and durable when ``write`` returns; after an interrupted write it does not exist under
+its name. In a folder this takes a temporary name (ending in .part), fsync, rename, and fsync of the folder, because
 pyarrow never syncs; an object store shows an object only once its upload is complete.
 
 Names are relative, with / between their parts. Errors of the system become StorageError, which names the file.
@@ -20,11 +20,11 @@ from infra.base.faults import reach
 from infra.base.files import refusal
 
 PART = ".part"
-"""end of a temporary name; what a crash leaves has it"""
+"""Suffix of a temporary name; what a crash leaves has it."""
 
 
 class StoredFile:
-    """A file open for reading, anywhere in it."""
+    """A file that is open for reading at any place."""
 
     def __init__(self, file: Any, where: str) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class StoredFile:
             self.nbytes: int = file.size()
 
     def read_at(self, offset: int, nbytes: int) -> memoryview:
-        """So many bytes, or fewer where the file ends."""
+        """That many bytes, or fewer if the file ends."""
         with _naming(self._where):
             return memoryview(self._file.read_at(nbytes, offset))
 
@@ -52,7 +52,7 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder, where looking costs next to nothing."""
+        """Whether it is a folder, in which listing costs next to nothing."""
         return self._is_local
 
     @classmethod
@@ -81,7 +81,7 @@ class Storage:
         return cls(system, root, isinstance(system, pyarrow.fs.LocalFileSystem))
 
     def where(self, name: str) -> str:
-        """The full path of a file, as messages name it; raises StorageError for a name that leads elsewhere."""
+        """The full path of a file, for messages; raises StorageError for a name that leads elsewhere."""
         if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name:
             raise StorageError(
                 f"{name!r} is no name of a stored file; expected a relative one, without '..'; see who wrote it"
@@ -101,19 +101,19 @@ class Storage:
             return _write_local(Path(where), chunks) if self._is_local else self._upload(where, chunks)
 
     def read(self, name: str) -> memoryview:
-        """All of a file; raises NotStored if there is none."""
+        """Reads a whole file; raises NotStored if there is none."""
         where = self.where(name)
         with _naming(where), self._system.open_input_file(where) as file:
             return memoryview(file.read_buffer())
 
     def open(self, name: str) -> StoredFile:
-        """For random access; to be closed. Raises NotStored if there is none."""
+        """Opens a file for random access; it must be closed. Raises NotStored if there is none."""
         where = self.where(name)
         with _naming(where):
             return StoredFile(self._system.open_input_file(where), where)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Of all files whose names begin so, ascending; what a broken-off write left in a folder ends in .part."""
+        """Names of all files with this prefix, ascending; what an interrupted write left in a folder ends in .part."""
         from pyarrow.fs import FileSelector, FileType
 
         folder = "/".join((self._root, *prefix.split("/")[:-1]))
@@ -123,7 +123,7 @@ class Storage:
         return sorted(name for name in names if name.startswith(prefix))
 
     def size(self, name: str) -> int:
-        """In bytes; raises NotStored if there is no such file."""
+        """Size in bytes; raises NotStored if there is no such file."""
         where = self.where(name)
         with _naming(where):
             info = self._system.get_file_info(where)
@@ -132,7 +132,7 @@ class Storage:
             return int(info.size)
 
     def delete(self, name: str) -> None:
-        """Removes a file, and its folder with the last one in it; one that is gone already is no error."""
+        """Removes a file, and its folder with the last one in it; a missing file is not an error."""
         where = self.where(name)
         with _naming(where), suppress(FileNotFoundError):
             self._system.delete_file(where)
@@ -160,14 +160,14 @@ class Storage:
 
 
 class OverlaidStorage(Storage):
-    """The files of another storage, some of which have come another way and are read from memory."""
+    """The files of another storage, some of which arrived another way and are read from memory."""
 
     def __init__(self, below: Storage) -> None:
         super().__init__(below._system, below._root, below._is_local)
         self._contents: dict[str, bytes] = {}
 
     def overlay(self, contents: Mapping[str, bytes]) -> None:
-        """These files, and no others, are read from memory from now on; they must be what is stored, or will be."""
+        """Reads exactly these files from memory from now on; they must equal what is stored, or will be."""
         self._contents = dict(contents)
 
     def check_plain(self, name: str) -> None:

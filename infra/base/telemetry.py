@@ -43,7 +43,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def code_version() -> str:
-    """Of Freshet, as it was installed; a checkout that is run without being installed has none."""
+    """The version of Freshet, as installed; a checkout that is run without being installed has none."""
     try:
         return version("freshet")
     except PackageNotFoundError:
@@ -156,7 +156,7 @@ class Meter:
         self._series(Counter, f"{name}_total", labels).inc(amount)
 
     def total(self, name: str, value: float, **labels: str) -> None:
-        """Brings ``freshet_NAME_total`` to a value that is counted elsewhere; one that went back begins anew."""
+        """Sets ``freshet_NAME_total`` to a value that is counted elsewhere; if that went down, it starts again."""
         counter = self._series(Counter, f"{name}_total", labels)
         place = (name, *labels.values())
         if value < self._totals.get(place, 0.0):
@@ -191,14 +191,14 @@ class Meter:
 
 
 class Refusals:
-    """Messages that a server refused: counted by type, in ``freshet_refused_messages_total`` too, and logged.
+    """Messages that a server refused: counted by type, also in ``freshet_refused_messages_total``, and logged.
 
     Anyone may send any number of them, so at most one in LOG_SECONDS is logged, with how many were not.
     """
 
     LOG_SECONDS = 5.0
     UNREADABLE = "unreadable"
-    """the type of a message that could not be read"""
+    """The type of a message that could not be read."""
 
     def __init__(self, meter: Meter | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.by_type: Tallied[str] = Tallied()
@@ -229,28 +229,28 @@ class Refusals:
 
 @dataclass
 class RepeatedKind:
-    """One kind of what happens again and again."""
+    """One kind of recurring event."""
 
     log_at: float
-    """by the clock: not before"""
+    """Earliest time of the next line, by the clock."""
     pause_seconds: float
-    """after the next line"""
+    """Pause after the next line."""
     seen: float = 0.0
     count: int = 0
-    """since the last line"""
+    """Number of events since the last line."""
 
 
 class DoublingPauses:
-    """When to log what happens again and again: at once, and then with pauses that double while it goes on.
+    """When to log recurring events: at once, and then at intervals that double while they continue.
 
-    Kinds of it have pauses of their own, so that two that take turns do not fill the log either. A kind that has not
-    been seen for a while is new again.
+    Each kind of event has its own intervals, so that two alternating kinds do not fill the log either. A kind that has
+    not been seen for a while is new again.
     """
 
     FIRST_SECONDS = 1.0
     LONGEST_SECONDS = 3600.0
     FORGOTTEN_SECONDS = 60.0
-    """after which a kind that has not been seen is new"""
+    """Time after which a kind that has not been seen is new again."""
     MOST_KINDS = 256
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -258,7 +258,9 @@ class DoublingPauses:
         self._kinds: dict[Hashable, RepeatedKind] = {}
 
     def count_if_due(self, kind: Hashable) -> int:
-        """Notes that it happens; returns how often since the last line if it is time for another one, else 0."""
+        """Notes an event; returns how many there were since the last line if it is time for another
+        one, otherwise 0.
+        """
         now = self._clock()
         repeated = self._kinds.pop(kind, None)
         if repeated is None or now - repeated.seen > self.FORGOTTEN_SECONDS:

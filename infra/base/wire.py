@@ -1,16 +1,16 @@
 """Framing of every message between processes.
 
-A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), then its arrays, each a frame of its own,
-sent without a copy. The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS`` names;
-both ends build and read them by name. Every header carries run, generation and step, so that a process that wakes up in
-an old generation is refused and never half understood. Nothing here can run code: no pickle.
+A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), then its arrays, each in a separate
+frame, sent without a copy. The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS``
+names; both ends build and read them by name. Every header carries run, generation and step, so that a process that
+wakes up in an old generation is refused and never half understood. Nothing here can run code: no pickle.
 
 An array is sent as it is, or in the narrowest of the forms that its field allows (infra/base/packing.py). A message
-type with such fields has one frame more, ahead of the arrays: a byte for each of them, the number of its form.
+type with such fields has one more frame before the arrays: a byte for each of them, the number of its form.
 
-What arrives may come from anyone. A message is read only if its header is short and flat, has exactly the fields of its
-type, each within the bounds annotated there, and its arrays have forms allowed to them and fit each other; otherwise
-WireError, and nothing has happened yet.
+Messages may come from anyone. A message is accepted only if its header is short and flat, has exactly the fields of its
+type, each within the bounds annotated there, and its arrays have allowed forms and fit each other; otherwise WireError
+is raised, and nothing has happened yet.
 """
 
 import struct
@@ -33,27 +33,27 @@ from infra.base.nesting import is_nested_deeper
 from infra.base.packing import Forms, forms_of
 
 SMALL_BYTES = 64 * 1024
-"""Below this a copy is cheaper than ZeroMQ's bookkeeping for a frame it must not copy."""
+"""Below this size a copy is cheaper than ZeroMQ's bookkeeping for a frame that it must not copy."""
 
 HEADER_BYTES = 64 * 1024
-"""of the longest header"""
+"""Bytes of the longest header."""
 DEEPEST = 16
-"""maps and lists inside each other in a header; ours have two, and the decoder would recurse into any number"""
+"""Most nested maps and lists in a header; ours have two, and the decoder would recurse into any number."""
 MOST_SECONDS = 1e9
-"""of any duration in a message; a larger one is not a measurement"""
+"""Longest duration in a message; a longer one is not a measurement."""
 MOST_BYTES = 1 << 62
 REASON_CHARACTERS = 4000
 
 Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Step = Annotated[int, Meta(ge=-1, lt=1 << 62)]
-"""-1: outside of any step"""
+"""Step number; -1: outside of any step."""
 Bytes = Annotated[int, Meta(ge=0, lt=MOST_BYTES)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Name = Annotated[str, Meta(max_length=200)]
-"""of a run, a worker or an address"""
+"""Name of a run, a worker or an address."""
 
 RUN_FLOAT = "*"
-"""stands for the run's floating point type, which each codec is given"""
+"""Represents the run's floating-point type, which each codec is given."""
 
 I64 = Annotated[NDArray[np.int64], "i8"]
 U64 = Annotated[NDArray[np.uint64], "u8"]
@@ -66,13 +66,13 @@ NO_U64 = np.empty(0, np.uint64)
 NO_F32 = np.empty(0, np.float32)
 
 Arrays = tuple[NDArray[Any], ...]
-"""what every message's NamedTuple of arrays is"""
+"""The base of every message's NamedTuple of arrays."""
 
 SocketOptions = Mapping[int, int | bytes]
 
 
 class NoArrays(NamedTuple):
-    """The arrays of a message that is a header alone."""
+    """The arrays of a message that consists of a header only."""
 
 
 NO_ARRAYS = NoArrays()
@@ -82,28 +82,28 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
     """What every message carries."""
 
     ARRAYS: ClassVar[type[Arrays]] = NoArrays
-    """the NamedTuple of this message's arrays; they are sent in its order, as flat arrays in the annotated forms"""
+    """The NamedTuple of this message's arrays; they are sent in its order, as flat arrays in the annotated forms."""
     EQUALLY_LONG: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """groups of arrays that have as many elements as each other"""
+    """Groups of arrays that must have equally many elements."""
 
     run: Name
     generation: Step
-    """-1: before the first"""
+    """Generation; -1: before the first."""
     step: Step
 
 
 class Refused(Header, frozen=True):
-    """The answer to a message that was not carried out; generation and step are that message's."""
+    """The answer to a message that was refused; generation and step are that message's."""
 
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
     current: Step = -1
-    """the generation of who refused it"""
+    """The generation of the process that refused it."""
     what: Name = ""
-    """type of that message, or of the error, where it matters to who sent it"""
+    """Type of that message, or of the error, if it matters to the sender."""
 
 
 def truncate_reason(reason: str) -> str:
-    """As much of a reason as a refusal carries."""
+    """A reason, shortened to what a refusal can carry."""
     return reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
 
 
@@ -132,7 +132,7 @@ class Codec:
         return frames
 
     def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Any]:
-        """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames where they can."""
+        """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames if possible."""
         try:
             header = self._decoder.decode(_checked_header(frames[0]))
             arrays = header.ARRAYS(*_unpacked(frames[1:], self._forms[type(header)]))
@@ -146,7 +146,7 @@ class Codec:
 
 
 class _NoMessage(Header, frozen=True):
-    """Is never sent: it makes a union of any set of types, since a type alone would be read without its tag, too."""
+    """Never sent: it makes a union of any set of types, since a single type would also be read without its tag."""
 
 
 def _union(types: Sequence[type[Header]]) -> Any:
@@ -202,9 +202,9 @@ def send(
 ) -> int:
     """Sends one message and returns its size in bytes; 0: it was not sent. Never waits.
 
-    A message is not sent where too many wait already, or where the other end has refused the connection for good:
-    ZeroMQ does not connect again then, and a send that waited would never return, whatever signal came. Arrays must
-    stay unchanged until they are delivered.
+    A message is not sent if too many are waiting, or if the other end has refused the connection permanently: ZeroMQ
+    does not reconnect then, and a send that waited would never return, whatever signal came. Arrays must stay unchanged
+    until they are delivered.
     """
     frames = codec.encode(header, arrays)
     total = sum(len(f) if isinstance(f, bytes) else f.nbytes for f in frames)
@@ -222,7 +222,9 @@ def receive(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[Any, Any]:
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """CurveZMQ keys of this process, the server's public key its clients must know, and the clients a server knows."""
+    """CurveZMQ keys of this process, the server's public key that clients must know, and the clients that a server
+    knows.
+    """
 
     public: bytes
     secret: bytes
@@ -231,7 +233,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def write_curve(folder: Path, names: Sequence[str]) -> None:
-    """Makes a pair of keys for each name, in a folder that only its owner can read."""
+    """Creates a pair of keys for each name, in a folder that only its owner can read."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in names:
         secret_file = folder / f"{name}.secret"
@@ -268,7 +270,7 @@ class _KnownClients:
 
 @contextmanager
 def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> Iterator[None]:
-    """Inside, servers of this context admit only clients whose public key lies in their key folder."""
+    """Inside, servers of this context admit only clients whose public key is in their key folder."""
     if curve is None:
         yield
         return
@@ -321,7 +323,7 @@ def connected(
     curve: Curve | None = None,
     options: SocketOptions | None = None,
 ) -> "zmq.Socket[bytes]":
-    """A DEALER socket with these options, connected; what it could not deliver is dropped when it is closed."""
+    """A connected DEALER socket with these options; what it could not deliver is dropped when it is closed."""
     socket = context.socket(zmq.DEALER)
     try:
         for option, value in ({zmq.LINGER: 0} | dict(options or {})).items():
@@ -348,9 +350,9 @@ def connect(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = No
 
 
 def _check_enterable(endpoint: str) -> None:
-    """Raises ConfigError for a Unix socket in a folder that is not on this machine, or not open to this user.
+    """Raises ConfigError for a Unix socket in a folder that is not on this machine, or not accessible to this user.
 
-    ZeroMQ would try to connect again and again, without a word. The socket itself may not be there yet.
+    ZeroMQ would silently try to connect again and again. The socket itself may not exist yet.
     """
     transport, _, address = endpoint.partition("://")
     if transport != "ipc" or address.startswith("@"):

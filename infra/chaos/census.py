@@ -6,7 +6,7 @@ import msgspec
 import psutil
 
 SETTLED_SAMPLES = 10
-"""of a process before its use counts as first or last: it still loads libraries"""
+"""Samples of a process before its use counts as first or last: until then it still loads libraries."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -22,26 +22,26 @@ class Measured(msgspec.Struct, frozen=True):
     name: str
     starts: int
     first: Usage
-    """when it had run for a while for the first time"""
+    """Use when it had run for a while for the first time."""
     last: Usage
-    """the newest of a process that had run for a while"""
+    """The newest use of a process that had run for a while."""
     most: Usage
 
 
 class Census:
-    """Adds up samples."""
+    """Accumulates samples."""
 
     def __init__(self) -> None:
         self._pids: dict[str, dict[int, int]] = {}
-        """samples of every start, by name and process id"""
+        """Samples of every start, by name and process id."""
         self._first: dict[str, Usage] = {}
         self._last: dict[str, Usage] = {}
         self._most: dict[str, Usage] = {}
         self._settled: set[str] = set()
-        """names whose first use is final"""
+        """Names whose first use is final."""
 
     def sample(self, processes: dict[str, psutil.Process]) -> None:
-        """One sample of each; those that have just ended are left out."""
+        """Takes one sample of each; those that have just ended are skipped."""
         for name, process in processes.items():
             with suppress(psutil.Error):
                 self.add(name, process.pid, Usage(process.memory_info().rss, process.num_fds()))
@@ -60,7 +60,7 @@ class Census:
             self._settled.add(name)
 
     def measured(self) -> list[Measured]:
-        """By name."""
+        """The results by name."""
         return [
             Measured(name, len(pids), self._first[name], self._last[name], self._most[name])
             for name, pids in sorted(self._pids.items())

@@ -1,9 +1,9 @@
-"""Clients of a run, each in a process of its own: a device, a reader of predictions, a poller of the API.
+"""Clients of a run, each in a separate process: a device, a reader of predictions, a poller of the API.
 
     python -m infra.chaos.clients '{"kind": "device", …}'
 
-A client looks up where its server is at every try, asks again when it was not answered or refused for now, and writes
-down what it was told, line by line, in the folder ``clients`` of the run. The token is in the environment.
+A client looks up the address of its server at every attempt, retries if it got no answer or was refused temporarily,
+and records the answers, line by line, in the folder ``clients`` of the run. The token is in the environment.
 """
 
 import os
@@ -28,49 +28,49 @@ from ingest.producing.synthetic import synthetic_events
 Kind = Literal["device", "reader", "poller"]
 KINDS: tuple[Kind, ...] = ("device", "reader", "poller")
 CLIENTS = "clients"
-"""in the run's folder: what each client was told"""
+"""Folder in the run's folder with the answers that each client got."""
 ENDPOINTS = "endpoints"
 TOKEN_NAME = "chaos"
-"""whose token the clients have: part of what their requests are known by"""
+"""Name of the clients' token, which is part of the identity of their requests."""
 REQUESTS_PER_SECOND = 5.0
-"""of the device; its events are shared out among them"""
+"""Requests of the device per second; its events are divided among them."""
 REPEATED_EVERY = 10
-"""requests of the device, one of which is sent again although it was answered"""
+"""One in this many requests of the device is sent again although it was answered."""
 READ_SAMPLES = 4
-"""of a request of the reader"""
+"""Samples in a request of the reader."""
 PAUSES: dict[Kind, float] = {"device": 0.0, "reader": 0.1, "poller": 0.5}
-"""between two turns, in seconds"""
+"""Seconds between two turns."""
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 LOST_SECONDS = 0.2
-"""until the next try after one without an answer"""
+"""Time until the next attempt after one without an answer."""
 REFUSED_SECONDS = 1.0
-"""the same after one that was refused for now, unless the answer says how long"""
+"""The same after a temporary refusal, unless the answer says how long."""
 LAST_SECONDS = 120.0
-"""that a client which is to stop goes on asking for the answer to its last request"""
+"""How long a client that is to stop keeps asking for the answer to its last request."""
 TOO_MANY = 429
 CONFLICT = 409
 SERVER_ERROR = 500
 
 
 class ClientJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client is to do."""
+    """The job of one client."""
 
     kind: Kind
     folder: str
-    """of the run"""
+    """Folder of the run."""
     run: str
     seed: int
     rate: float
-    """events a second that the device sends"""
+    """Events per second that the device sends."""
     server: str
-    """name of the process that it asks"""
+    """Name of the process that it asks."""
     name: str
-    """of the client"""
+    """Name of the client."""
 
     @property
     def record(self) -> Path:
-        """What it was told."""
+        """The file with its answers."""
         return Path(self.folder) / CLIENTS / f"{self.name}.jsonl"
 
 
@@ -79,21 +79,21 @@ class SentRequest(msgspec.Struct, frozen=True, tag="sent"):
     """A request of the device, once it was answered or given up."""
 
     at_seconds: float
-    """since 1970"""
+    """Time, in seconds since 1970."""
     request: str
-    """as the tags of its records name it, in hex"""
+    """Its name in the tags of its records, in hex."""
     events: int
     accepted: int
-    """as it was answered; 0: it was not"""
+    """Number of accepted events in the answer; 0: there was none."""
     repeated: bool = False
-    """sent again after it had been answered"""
+    """Whether it was sent again after it had been answered."""
 
 
 class ReadVersion(msgspec.Struct, frozen=True, tag="version"):
-    """Answers of one version that came one after the other."""
+    """Consecutive answers from one snapshot."""
 
     first_seconds: float
-    """since 1970"""
+    """Time of the first, in seconds since 1970."""
     last_seconds: float
     timeline: int
     step: int
@@ -102,27 +102,27 @@ class ReadVersion(msgspec.Struct, frozen=True, tag="version"):
 
 
 class AnsweredRequests(msgspec.Struct, frozen=True, tag="asked"):
-    """How many requests were answered, since the client was started."""
+    """How many requests were answered since the client was started."""
 
     answered: int
 
 
 class HardRequest(msgspec.Struct, frozen=True, tag="hard"):
-    """A request that was not answered as hoped for at its first try."""
+    """A request whose first attempt did not succeed."""
 
     at_seconds: float
-    """when it was first sent, since 1970"""
+    """When it was first sent, in seconds since 1970."""
     path: str
     statuses: tuple[int, ...]
-    """of all answers to it, in order"""
+    """Status codes of all answers to it, in order."""
     lost: int
-    """tries without an answer"""
+    """Attempts without an answer."""
     seconds: float
-    """until it was answered, or given up"""
+    """Time until it was answered, or given up."""
 
     @property
     def most_errors(self) -> int:
-        """Answers of 500 and above that came one after the other."""
+        """Most consecutive answers of 500 and above."""
         most = errors = 0
         for status in self.statuses:
             errors = errors + 1 if status >= SERVER_ERROR else 0
@@ -134,14 +134,14 @@ Told = SentRequest | ReadVersion | AnsweredRequests | HardRequest
 
 
 def read_told(path: Path) -> list[Told]:
-    """What a client wrote down; the last line may be cut short if the client was killed."""
+    """What a client recorded; the last line may be truncated if the client was killed."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [msgspec.json.decode(line, type=Told) for line in lines if line.endswith(b"\n")]
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 class ServerByName:
-    """A server of a run, found by the address that it wrote down when it was ready, at every try."""
+    """A server of a run, found at every attempt by the address that it wrote when it was ready."""
 
     def __init__(self, folder: Path, name: str, token: str) -> None:
         self._file = folder / ENDPOINTS / name
@@ -152,7 +152,7 @@ class ServerByName:
         )
 
     def ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
-        """One try; None: there was no answer."""
+        """One attempt; None: there was no answer."""
         try:
             return self._http.request(method, f"{self._file.read_text().strip()}{path}", **more)
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL):
@@ -163,7 +163,7 @@ class ServerByName:
 
 
 class Client(ABC):
-    """Asks one server, again and again, and writes down what it is told."""
+    """Asks one server, again and again, and records its answers."""
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         self.job = job
@@ -183,19 +183,21 @@ class Client(ABC):
 
     @abstractmethod
     def take_turn(self) -> None:
-        """One request, or a few that belong together."""
+        """Sends one request, or a few that belong together."""
 
     def finish(self) -> None:
-        """Writes down what was kept back, and closes what is open."""
+        """Writes what was held back, and closes what is open."""
         self.write(AnsweredRequests(self._answered))
         self._file.close()
         self._server.close()
 
-    def write(self, told: Told) -> None:
-        self._file.write(msgspec.json.encode(told) + b"\n")
+    def write(self, answer: Told) -> None:
+        self._file.write(msgspec.json.encode(answer) + b"\n")
 
     def ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
-        """Asks until it is answered, as often as it takes; None: it was to stop meanwhile, or was refused for good."""
+        """Asks until it is answered, as often as necessary; None: it was to stop meanwhile, or was
+        refused permanently.
+        """
         began = time.monotonic()
         began_at = time.time()
         statuses = list[int]()
@@ -216,7 +218,7 @@ class Client(ABC):
         return answer if is_good else None
 
     def _gives_up(self) -> bool:
-        """Whether it was to stop some time ago."""
+        """Whether it was asked to stop some time ago."""
         now = time.monotonic()
         if self._stops_at is None and self._stop.requested:
             self._stops_at = now + LAST_SECONDS
@@ -229,20 +231,20 @@ def is_refused_for_now(status: int) -> bool:
 
 
 def pause_of(answer: httpx2.Response) -> float:
-    told = answer.headers.get("Retry-After", "")
-    return float(told) if told.isdigit() else REFUSED_SECONDS
+    seconds = answer.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdigit() else REFUSED_SECONDS
 
 
 # ── the clients ───────────────────────────────────────────────────────────────────────────────────────────────────────
 class Device(Client):
-    """Sends events, each request under a key of its own; one that failed is repeated under the same key."""
+    """Sends events, each request under a separate key; one that failed is repeated under the same key."""
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
         self._events = synthetic_events(job.seed)
         self._numbers = count()
         self.size = max(1, round(job.rate / REQUESTS_PER_SECOND))
-        """events of a request"""
+        """Events of a request."""
         self._next_at = time.monotonic()
 
     def take_turn(self) -> None:
@@ -255,7 +257,7 @@ class Device(Client):
         self._stop.wait(self._next_at - time.monotonic())
 
     def events(self) -> Iterator[Event]:
-        """Those that are still to be sent."""
+        """The events that are still to be sent."""
         return self._events
 
     def send(self, number: int, body: bytes, repeated: bool) -> None:
@@ -268,7 +270,7 @@ class Device(Client):
 
 
 class Reader(Client):
-    """Asks for predictions, from the first one that there is on, and notes which version answers."""
+    """Requests predictions, from the first one that exists, and notes which snapshot answers."""
 
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
@@ -277,7 +279,7 @@ class Reader(Client):
 
     def take_turn(self) -> None:
         samples = [{"fields": event.fields} for event in islice(self._events, READ_SAMPLES)]
-        if self._present is None:  # nothing is served before the first version, and nobody is told otherwise
+        if self._present is None:  # nothing is served before the first snapshot, which is not an error
             answer = self._server.ask("POST", "/v1/predict", json=samples)
             answer = answer if answer is not None and answer.is_success else None
             self._answered += answer is not None

@@ -1,15 +1,15 @@
-"""One run of chaos: real processes, struck at random while events keep coming; then it is ended and checked.
+"""One run of chaos: real processes, killed or stopped at random while events keep coming; then it is ended and checked.
 
-1. produce   ``freshet produce`` writes events into the run's own log, all the time; or a device sends them to the API,
-             while others ask for predictions and for the status of the run (``infra.chaos.clients``)
-2. up        ``freshet up`` trains them; a supervisor that is struck is started again, as an operator would
-3. strike    every few seconds a process is killed, or stopped for a while (``infra.chaos.strikes``)
-4. settle    without further faults, until steps are completed again and everyone who was struck is back
-5. stop      SIGTERM; clients end, then the run drains and ends
-6. verify    ``freshet verify`` in a process of its own; and what clients were promised (``infra.chaos.promises``)
+1. produce: ``freshet produce`` writes events into the run's own log, all the time; or a device sends them to the API,
+   while others request predictions and the status of the run (``infra.chaos.clients``)
+2. up: ``freshet up`` trains them; if the supervisor is struck, it is started again, as an operator would
+3. strike: every few seconds a process is killed, or stopped for a while (``infra.chaos.strikes``)
+4. settle: without further faults, until steps are completed again and everyone who was struck is back
+5. stop: SIGTERM; clients end, then the run drains and ends
+6. verify: ``freshet verify`` in a separate process; and what clients were promised (``infra.chaos.promises``)
 
-Every fault is a line of chaos.jsonl in the run's folder, what the run uses a line of usage.jsonl every 10 s.
-Only processes of this run are touched: the ones started here, and those that have this folder in their command line.
+Every fault is a line of chaos.jsonl in the run's folder; what the run uses is a line of usage.jsonl every 10 s. Only
+processes of this run are touched: the ones started here, and those that have this folder in their command line.
 """
 
 import asyncio
@@ -50,24 +50,24 @@ from infra.web.store.rows import SCOPES
 
 RECORD = "chaos.jsonl"
 OUTPUT = "chaos.log"
-"""what the commands print, in the run's folder"""
+"""Output of the commands, in the run's folder."""
 TICK_SECONDS = 0.2
 SAMPLE_SECONDS = 1.0
 ORPHAN_SECONDS = 10.0
-"""how long processes may outlive a supervisor that was killed"""
+"""How long processes may outlive a supervisor that was killed."""
 SUPERVISOR = "supervisor"
 NURSERY = "nursery"
 SERVER = "serve"
 API = "api"
 ENDPOINTS = "endpoints"
-"""in the run's folder: a file for each process that is ready, without which it is starting"""
+"""Folder in the run's folder with a file for each process that is ready; without its file a process is starting."""
 VERIFY_SECONDS = 3600.0
 MOST_IN_A_ROW = 3
-"""times that a process is struck while the run makes no progress: a supervisor gives up one that fails more often"""
+"""How often a process is struck while the run makes no progress: a supervisor gives up one that fails more often."""
 MOST_SURPRISES = 20
-"""ends of the run that no fault explains, after which it is not started again"""
+"""Ends of the run that no fault explains, after which it is not started again."""
 POISON_SHARE = "0.01"
-"""events that become dead letters"""
+"""Share of events that become dead letters."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +78,25 @@ class ChaosJob:
     seed: int
     seconds: float
     every_seconds: float
-    """between two faults, on average; 0: none"""
+    """Mean time between two faults; 0: none."""
     rate: float
-    """events a second"""
+    """Events per second."""
     settings: tuple[str, ...]
-    """of the run: --set and --config with their values"""
+    """Options of the run: --set and --config with their values."""
     patience_seconds: float = 300.0
-    """how long the run may take to complete steps again after the last fault, and to end"""
+    """How long the run may take to complete steps again after the last fault, and to end."""
     faults: str = ""
-    """fault points at which processes of the run end, as ``infra.base.faults`` reads them"""
+    """Fault points at which processes of the run end, as ``infra.base.faults`` reads them."""
     serves: bool = False
-    """whether the run serves predictions, too; those who do are struck like all others"""
+    """Whether the run serves predictions, too; servers are struck like all others."""
     most_stopped_seconds: float = MOST_STOPPED_SECONDS
-    """how long a process is stopped at most"""
+    """How long a process is stopped at most."""
     has_clients: bool = False
-    """whether events come from a device, by way of the API, and others ask the API and the server meanwhile"""
+    """Whether events come from a device, through the API, and others query the API and the server meanwhile."""
 
 
 def run_chaos(job: ChaosJob, stop: Stop, tell: Callable[[str], None]) -> ChaosReport:
-    """Runs everything to its end; a stop that is requested shortens 3."""
+    """Runs all steps to their end; a requested stop shortens step 3."""
     job.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with ExitStack() as resources:
@@ -144,7 +144,7 @@ class SupervisedRun:
     surprises: list[str] = field(default_factory=list)
 
     def revive(self) -> None:
-        """Starts it again if it has ended; notes an end that nobody asked for."""
+        """Starts it again if it has ended; notes an unexpected end."""
         status = self.process.poll()
         if status is None:
             return
@@ -160,7 +160,7 @@ class SupervisedRun:
         self.was_killed = False
 
     def processes(self) -> dict[str, psutil.Process]:
-        """Those that are there now, by name."""
+        """The processes that exist now, by name."""
         found = dict(processes_of(self.job.folder))
         with suppress(psutil.NoSuchProcess):
             found[SUPERVISOR] = psutil.Process(self.process.pid)
@@ -169,7 +169,7 @@ class SupervisedRun:
     def _await_orphans(self) -> None:
         until = time.monotonic() + ORPHAN_SECONDS
         for _, process in processes_of(self.job.folder):
-            with suppress(psutil.NoSuchProcess):  # one that was stopped while it started has not tied itself to it yet
+            with suppress(psutil.NoSuchProcess):  # a process stopped while it started is not tied to its supervisor yet
                 process.resume()
         while names := [name for name, _ in processes_of(self.job.folder)]:
             if time.monotonic() > until:
@@ -179,7 +179,7 @@ class SupervisedRun:
 
 
 class Storm:
-    """Strikes a run, and watches how it takes it."""
+    """Strikes a run, and observes its recovery."""
 
     def __init__(self, job: ChaosJob, run: SupervisedRun, tell: Callable[[str], None]) -> None:
         self._job = job
@@ -193,10 +193,10 @@ class Storm:
         self.usage = UsageLog(job.folder)
         self.clients: Clients = {}
         self._stopped: list[tuple[float, psutil.Process]] = []
-        """when to continue which process"""
+        """When to continue which process."""
         self._sample_at = 0.0
         self._in_a_row: Counter[str] = Counter()
-        """how often each process was struck since the run was over it the last time"""
+        """How often each process was struck since the run last recovered."""
 
     def inject_faults(self, until: float, stop: Stop) -> None:
         """Strikes until that time, beginning with the first step."""
@@ -218,7 +218,7 @@ class Storm:
             self.watch()
 
     def wait_until_calm(self, patience_seconds: float) -> None:
-        """Waits until stopped processes have gone on, steps are completed again and everyone struck is ready."""
+        """Waits until stopped processes have continued, steps are completed again and everyone struck is ready."""
         until = time.monotonic() + patience_seconds
         while self._stopped or not self.progress.is_over_it or self.away():
             if time.monotonic() > until:
@@ -229,7 +229,7 @@ class Storm:
         self.census.sample(self.run.processes())
 
     def dismiss_clients(self, patience_seconds: float) -> None:
-        """Asks clients to stop, while there is somebody who answers their last requests."""
+        """Asks clients to stop, while there is still a server that answers their last requests."""
         for kind, process in self.clients.items():
             if status := end(process, patience_seconds):
                 self.run.surprises.append(f"the {kind} ended with status {status}; see {self._job.folder / OUTPUT}")
@@ -241,14 +241,14 @@ class Storm:
             self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
 
     def release(self) -> None:
-        """Lets every stopped process go on."""
+        """Continues every stopped process."""
         for _, process in self._stopped:
             with suppress(psutil.Error):
                 process.resume()
         self._stopped.clear()
 
     def watch(self) -> None:
-        """Continues processes whose time it is, starts the supervisor again, takes samples."""
+        """Continues processes that are due, starts the supervisor again, takes samples."""
         now = time.monotonic()
         due = [process for at, process in self._stopped if at <= now]
         self._stopped = [(at, process) for at, process in self._stopped if at > now]
@@ -273,7 +273,7 @@ class Storm:
         self.usage.sample_if_due(processes)
 
     def strike(self, strike: Strike) -> bool:
-        """Does it to a process that is there; returns whether there was one."""
+        """Strikes an existing process; returns whether there was one."""
         processes = self.run.processes()
         name = strike.choose(name for name in processes if self._may_fail(name, processes))
         if name is None:
@@ -292,7 +292,7 @@ class Storm:
         return True
 
     def _may_fail(self, name: str, processes: Iterable[str]) -> bool:
-        """Whether nobody fails too often if that one does: with a nursery all others end."""
+        """Whether nobody fails too often if this one does: with a nursery all others end."""
         return all(self._in_a_row[each] < MOST_IN_A_ROW for each in (processes if name == NURSERY else [name]))
 
     def _do(self, process: psutil.Process, stopped_seconds: float | None) -> None:
@@ -303,7 +303,7 @@ class Storm:
             self._stopped.append((time.monotonic() + stopped_seconds, process))
 
     def away(self) -> list[str]:
-        """Those who were struck and are not there, or not ready, now."""
+        """Processes that were struck and do not exist, or are not ready, now."""
         killed = {(struck.process, struck.pid) for struck in self.struck if struck.kind == "kill"}
         there = {name for name, process in self.run.processes().items() if (name, process.pid) not in killed}
         ready = {name for name in there if name in (SUPERVISOR, NURSERY) or self._is_ready(name)}
@@ -313,7 +313,7 @@ class Storm:
         return (self._job.folder / ENDPOINTS / name).exists()
 
     def _wait(self, seconds: float, until: float, stop: Stop) -> bool:
-        """Whether there is still time after so long."""
+        """Whether there is still time after that long."""
         then = time.monotonic() + seconds
         while time.monotonic() < min(then, until) and not stop.requested:
             self.watch()
@@ -335,7 +335,7 @@ def targets_of(job: ChaosJob) -> list[Target]:
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[bytes]":
-    """Starts a command with the settings of the run, in a session of its own."""
+    """Starts a command with the settings of the run, in a separate session."""
     argv = [sys.executable, "-m", "infra.cli.entry", command, *arguments, *job.settings]
     env = {**os.environ, FAULT: job.faults, ALLOWED: "1"} if job.faults else None
     with (job.folder / OUTPUT).open("ab") as output:
@@ -419,7 +419,7 @@ def running(job: ChaosJob) -> Iterator[SupervisedRun]:
 
 
 def end(process: "subprocess.Popen[bytes]", patience_seconds: float) -> int:
-    """Asks a command to stop, and kills it if it does not in time; returns its status."""
+    """Asks a command to stop, and kills it if it does not in time; returns its exit code."""
     if process.poll() is None:
         process.send_signal(signal.SIGCONT)
         process.terminate()
@@ -431,7 +431,7 @@ def end(process: "subprocess.Popen[bytes]", patience_seconds: float) -> int:
 
 
 def verified(folder: Path) -> list[Finding]:
-    """What the checker finds, in a process of its own."""
+    """The findings of the checker, run in a separate process."""
     with TemporaryDirectory(prefix="freshet-chaos-") as place:
         found = Path(place) / "findings.json"
         argv = [sys.executable, "-m", "infra.cli.entry", "verify", "--run", as_path(folder), "--json", str(found)]

@@ -10,9 +10,9 @@ from infra.base.errors import FreshetError
 
 LOOK_SECONDS = 1.0
 READING_SHARE = 0.1
-"""of the time that may be spent on reading the journal, which grows"""
+"""Share of the time that may be spent on reading the journal, which grows."""
 CONVINCING = 3
-"""times that new steps are seen after a fault until the run is over it: some may have been under way"""
+"""How often new steps must be seen after a fault until the run has recovered: some may have been under way."""
 
 
 class Progress:
@@ -25,7 +25,7 @@ class Progress:
         self._seen_at: float | None = None
         self._seen_since = 0
         self.longest_seconds = 0.0
-        """between two times that new steps were seen"""
+        """Longest time without new steps."""
 
     @property
     def steps(self) -> int:
@@ -37,7 +37,7 @@ class Progress:
         return self._seen_since >= CONVINCING
 
     def strike(self) -> None:
-        """A fault has just happened."""
+        """Notes that a fault has just happened."""
         self._seen_since = 0
 
     def read_if_due(self) -> None:
@@ -51,7 +51,7 @@ class Progress:
             self.see(newest, began)
 
     def see(self, newest: tuple[int, int], now: float) -> None:
-        """Takes (generation, number) of the newest step that is completed."""
+        """Notes (generation, number) of the newest completed step."""
         if self._seen_at is not None:
             self.longest_seconds = max(self.longest_seconds, now - self._seen_at)
         self._newest = newest

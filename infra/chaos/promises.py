@@ -1,4 +1,4 @@
-"""What clients of a run are promised, checked when the run is over."""
+"""What clients of a run are promised, checked after the run."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,27 +13,31 @@ from infra.verify.finding import Finding, NotChecked, Violated, check
 from ingest.errors import BrokerError, SourceError
 
 MOST_ERRORS = 1
-"""answers of 500 and above in a row to one request: a client that asks twice has none"""
+"""Most consecutive answers of 500 and above to one request: a client that asks twice has none."""
 MOST_NAMED = 3
 
 
 class ClientRecords(NamedTuple):
-    """What all clients were told, by name of the client."""
+    """What all clients recorded, by name of the client."""
 
-    told: dict[str, list[Told]]
+    by_client: dict[str, list[Told]]
 
     def sent(self) -> list[SentRequest]:
-        return [each for told in self.told.values() for each in told if isinstance(each, SentRequest)]
+        return [each for records in self.by_client.values() for each in records if isinstance(each, SentRequest)]
 
     def hard(self) -> list[HardRequest]:
-        return [each for told in self.told.values() for each in told if isinstance(each, HardRequest)]
+        return [each for records in self.by_client.values() for each in records if isinstance(each, HardRequest)]
 
     def answered(self) -> int:
-        return sum(each.answered for told in self.told.values() for each in told if isinstance(each, AnsweredRequests))
+        records = [each for records in self.by_client.values() for each in records]
+        return sum(each.answered for each in records if isinstance(each, AnsweredRequests))
 
     def versions(self) -> dict[str, list[ReadVersion]]:
         """In the order in which each reader saw them."""
-        found = {name: [each for each in told if isinstance(each, ReadVersion)] for name, told in self.told.items()}
+        found = {
+            name: [each for each in records if isinstance(each, ReadVersion)]
+            for name, records in self.by_client.items()
+        }
         return {name: versions for name, versions in found.items() if versions}
 
 
@@ -42,7 +46,7 @@ def read_records_of(folder: Path) -> ClientRecords:
 
 
 def check_promises(folder: Path, witness: Witness) -> list[Finding]:
-    """All of them; the run must be over, and everything that was seen of it be in."""
+    """Checks all of them; the run must have ended, and everything observed of it must be complete."""
     records = read_records_of(folder)
     return [
         check_accepted(records, witness),
@@ -105,14 +109,14 @@ def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str
             f"{taken:,} events were taken from the log, {history.samples:,} samples trained, {rejected:,} rejected, "
             f"{skipped:,} skipped; expected every event once"
         )
-    told = f"accepted {accepted:,}, in the log {tagged.total:,}: {history.samples:,} trained once each"
+    summary = f"accepted {accepted:,}, in the log {tagged.total:,}: {history.samples:,} trained once each"
     more = f", {rejected:,} dead, {skipped:,} skipped" if rejected or skipped else ""
-    return f"{told}{more}, {left:,} left when it was stopped"
+    return f"{summary}{more}, {left:,} left when it was stopped"
 
 
 @check("answers of good versions")
 def check_verdicts(records: ClientRecords, witness: Witness) -> str:
-    """No answer came from a version that was held back."""
+    """No answer came from a snapshot that was held back."""
     seen = {version.checkpoint: version for versions in records.versions().values() for version in versions}
     if not seen:
         raise NotChecked("no prediction was answered")
@@ -143,7 +147,7 @@ def check_verdicts(records: ClientRecords, witness: Witness) -> str:
 
 @check("versions go forward")
 def check_order(folder: Path, records: ClientRecords) -> str:
-    """No client was answered from an older version than before."""
+    """No client was answered from an older snapshot than before."""
     if not records.versions():
         raise NotChecked("no prediction was answered")
     if (processes := read_stored(folder).serving.processes) > 1:

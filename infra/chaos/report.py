@@ -1,4 +1,4 @@
-"""What a run of chaos came to, as values and as tables."""
+"""The result of a run of chaos, as values and as tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,21 +23,21 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     struck: tuple[Struck, ...]
     missed: int
-    """faults for which there was no process in time"""
+    """Faults for which there was no process in time."""
     steps: int
     longest_seconds: float
-    """without a new completed step"""
+    """Longest time without a new completed step."""
     measured: tuple[Measured, ...]
     findings: tuple[Finding, ...]
-    """of the checker"""
+    """Findings of the checker."""
     surprises: tuple[str, ...]
-    """what happened to the run that no fault explains"""
+    """What happened to the run that no fault explains."""
     levels: Levels = Levels(0)
-    """of what the run used"""
+    """Levels of what the run used."""
 
     @property
     def violations(self) -> list[str]:
-        """A replay that could not be made is one, too: here nothing keeps it from being made but a fault of ours."""
+        """All violations; a replay that could not be made is one, too: here only a fault of ours can prevent it."""
         bad = [each for each in self.findings if each.ok is False or each.name == REPLAY]
         return [*self.surprises, *(f"{each.name}: {each.found}" for each in bad)]
 
@@ -58,17 +58,17 @@ def show_report(report: ChaosReport, console: Console) -> None:
         memory = (size(value.rss_bytes) for value in (each.first, each.last, each.most))
         files = (str(value.descriptors) for value in (each.first, each.last, each.most))
         usage.add_row(each.name, str(each.starts), *memory, *files)
-    told = (
+    line = (
         f"{len(report.struck)} faults in {report.seconds:.0f} s with seed {report.seed}, {report.missed} that found no "
         f"process; {report.steps:,} steps; at most {report.longest_seconds:.1f} s without a new one"
     )
-    console.print(Group(faults, Text(), usage, Text(), level_table(report.levels), Text(), Text(told)))
+    console.print(Group(faults, Text(), usage, Text(), level_table(report.levels), Text(), Text(line)))
     for violation in report.violations:
         console.print(Text(f"violated: {violation}", style="bold red"), soft_wrap=True)
 
 
 def level_table(levels: Levels) -> Table:
-    """The first quarter against the last, of a process on average and of the folder."""
+    """The first quarter compared with the last, for a process on average and for the folder."""
     table = _table(f"{levels.samples} samples", "first quarter", "last quarter", "most")
     for each in levels.memory:
         table.add_row(f"memory of {each.name}", size(each.first), size(each.last), size(each.most))

@@ -17,24 +17,24 @@ WEIGHTS: dict[Target, float] = {
     "serve": 1,
     "api": 0.5,
 }
-"""how often each kind of process is struck, in relation to the others"""
+"""How often each kind of process is struck, relative to the others."""
 STOPS = 0.3
-"""share of strikes that stop a process for a while; the others kill it"""
+"""Share of strikes that stop a process for a while; the others kill it."""
 LEAST_STOPPED_SECONDS = 1.0
 MOST_STOPPED_SECONDS = 20.0
 
 
 class Strike(msgspec.Struct, frozen=True):
-    """One fault to come."""
+    """One planned fault."""
 
     pause_seconds: float
-    """after the one before"""
+    """Pause after the one before."""
     kind: Kind
     target: Target
     place: float
-    """which of several processes of this kind, from 0 to 1"""
+    """Which of several processes of this kind, from 0 to 1."""
     stopped_seconds: float
-    """how long a stopped process stays so"""
+    """How long a stopped process stays stopped."""
 
     def choose(self, names: Iterable[str]) -> str | None:
         """One of the processes that may be struck; None if none is of this kind."""
@@ -48,10 +48,10 @@ def draw_strikes(
     most_stopped_seconds: float = MOST_STOPPED_SECONDS,
     targets: Sequence[Target] = tuple(WEIGHTS),
 ) -> Iterator[Strike]:
-    """Without end; pauses between half and one and a half of that long. None at all if it is 0.
+    """An endless sequence; pauses are between half and one and a half of that long. No strikes if it is 0.
 
-    The first strikes are one of every kind of process, in any order, about half of them stops: a run of chaos that is
-    short has all of them. Those that follow are drawn one by one, by weight.
+    The first strikes are one of every kind of process, in random order, about half of them stops, so that a short run
+    of chaos covers all kinds. Those that follow are drawn one by one, by weight.
     """
     random = Random(seed)
     first = deal_first(random, targets)
@@ -76,12 +76,12 @@ def deal_first(random: Random, targets: Sequence[Target]) -> list[tuple[Target, 
 
 
 class Struck(msgspec.Struct, frozen=True):
-    """One fault that was done: a line of chaos.jsonl."""
+    """One fault that was injected: a line of chaos.jsonl."""
 
     at_seconds: float
-    """since 1970"""
+    """Time, in seconds since 1970."""
     kind: Kind
     process: str
     pid: int
     stopped_seconds: float | None = None
-    """of a process that was stopped"""
+    """How long a stopped process was stopped."""

@@ -13,26 +13,26 @@ import psutil
 from infra.chaos.census import Usage
 
 USAGE = "usage.jsonl"
-"""in the run's folder"""
+"""Name of the file in the run's folder."""
 SAMPLED_SECONDS = 10.0
 QUARTER = 4
 OTHER_FILES = "files"
-"""the part of a folder that files directly in it make up"""
+"""The part that consists of files directly in the folder."""
 
 
 class UsageSample(msgspec.Struct, frozen=True):
     """What a run uses at one time: a line of usage.jsonl."""
 
     at_seconds: float
-    """since 1970"""
+    """Time, in seconds since 1970."""
     processes: dict[str, Usage]
-    """by name"""
+    """Use by name of the process."""
     folder_bytes: dict[str, int]
-    """by part of the run's folder"""
+    """Bytes by part of the run's folder."""
 
 
 class Level(msgspec.Struct, frozen=True):
-    """What something came to in the first and in the last quarter of a run, on average."""
+    """Means of a figure in the first and in the last quarter of a run."""
 
     name: str
     first: float
@@ -45,15 +45,15 @@ class Levels(msgspec.Struct, frozen=True):
 
     samples: int
     memory: tuple[Level, ...] = ()
-    """bytes of a process, by role"""
+    """Bytes of memory of a process, by role."""
     descriptors: tuple[Level, ...] = ()
-    """of a process, by role"""
+    """Descriptors of a process, by role."""
     folder: tuple[Level, ...] = ()
-    """bytes, by part of the run's folder"""
+    """Bytes by part of the run's folder."""
 
 
 class UsageLog:
-    """Writes samples down, every few seconds."""
+    """Records samples, every few seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class UsageLog:
 
 
 def usage_of(processes: Mapping[str, psutil.Process]) -> dict[str, Usage]:
-    """Of those that have not just ended."""
+    """The use of processes that have not just ended."""
     found = {}
     for name, process in processes.items():
         with suppress(psutil.Error):
@@ -83,7 +83,7 @@ def usage_of(processes: Mapping[str, psutil.Process]) -> dict[str, Usage]:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Bytes of everything below each folder in it, and of its own files; what is removed meanwhile may be left out."""
+    """Bytes of everything below each folder in it, and of its own files; files removed meanwhile may be missing."""
     found = {OTHER_FILES: 0}
     for entry in folder.iterdir():
         if entry.is_dir():
@@ -101,7 +101,7 @@ def _bytes_of(file: Path) -> int:
 
 
 def level_off(samples: Sequence[UsageSample]) -> Levels:
-    """The first quarter against the last."""
+    """The first quarter compared with the last."""
     roles = sorted({role_of(name) for sample in samples for name in sample.processes})
     parts = sorted({part for sample in samples for part in sample.folder_bytes})
     return Levels(
@@ -113,7 +113,7 @@ def level_off(samples: Sequence[UsageSample]) -> Levels:
 
 
 def level(name: str, values: Sequence[Sequence[float]]) -> Level:
-    """values: of each sample; those without any are left out"""
+    """values: of each sample; those without any are ignored."""
     found = [several for several in values if several]
     quarter = max(1, len(found) // QUARTER)
     return Level(name, mean_of(found[:quarter]), mean_of(found[-quarter:]), max(map(max, found)))

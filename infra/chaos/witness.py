@@ -1,4 +1,6 @@
-"""What is seen of a run while it goes on, since retention removes it later: events in the log, verdicts of versions."""
+"""What is observed of a run while it runs, because retention removes it later: events in the log, verdicts on
+snapshots.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -24,22 +26,22 @@ class TaggedRecords:
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
-        """offset after the last record that was read, by partition"""
+        """Offset after the last record that was read, by partition."""
         self._missing: dict[bytes, set[int]] = {}
-        """parts of each request that are not there yet"""
+        """Parts of each request that have not arrived yet."""
         self.parts: dict[str, int] = {}
-        """how many records each request has, by its name in hex"""
+        """How many records each request has, by its name in hex."""
         self.total = 0
-        """records with a tag"""
+        """Records with a tag."""
         self.others = 0
-        """records without one"""
+        """Records without one."""
         self.twice = 0
-        """records of parts that were there already"""
+        """Records of parts that had arrived already."""
         self.unread = 0
-        """records that retention had removed before they were read"""
+        """Records that retention had removed before they were read."""
 
     def read(self, source: Source) -> None:
-        """Takes in what has come; raises SourceError or BrokerError."""
+        """Reads what has arrived; raises SourceError or BrokerError."""
         for partition in source.partitions():
             first, _ = source.span(partition)
             at = self._next.get(partition, 0)
@@ -50,7 +52,7 @@ class TaggedRecords:
                 self._next[partition] = record.offset + 1
 
     def is_whole(self, request: str) -> bool:
-        """Whether every part of it is there."""
+        """Whether every part of it has arrived."""
         return request in self.parts and not self._missing[bytes.fromhex(request)]
 
     def _add(self, key: bytes | None) -> None:
@@ -73,7 +75,7 @@ def records_from(source: Source, partition: int, offset: int) -> Iterator[Record
 
 
 def count_left(source: Source, positions: dict[int, Position]) -> int:
-    """Records that no step has taken."""
+    """Records that are in no step."""
     return sum(
         1
         for partition in source.partitions()
@@ -82,7 +84,9 @@ def count_left(source: Source, positions: dict[int, Position]) -> int:
 
 
 class Witness:
-    """Looks at a run's stream and checkpoints several times a second, since checkpoints may go after seconds."""
+    """Observes a run's stream and checkpoints several times a second, since checkpoints may be
+    removed after seconds.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -90,9 +94,9 @@ class Witness:
         self._source: Source | None = None
         self.tagged = TaggedRecords()
         self.versions: dict[int, CheckpointManifest] = {}
-        """all checkpoints that were seen, by number"""
+        """All checkpoints that were seen, by number."""
         self.failure = ""
-        """why the stream could not be read the last time; empty: it was"""
+        """Why the stream could not be read the last time; empty: it was read."""
         self._stop = Stop()
         self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
 
@@ -100,13 +104,13 @@ class Witness:
         self._thread.start()
 
     def finish(self) -> None:
-        """Takes in the rest of a run that is over."""
+        """Reads the rest of a run that has ended."""
         self.close()
         self._source = None
         self.read_new()
 
     def read_new(self) -> None:
-        """Takes in what is new, as far as it can be read now."""
+        """Reads what is new, as far as possible now."""
         if self._settings is None:
             if not (self._folder / STORED).exists():
                 return

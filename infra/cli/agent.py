@@ -1,4 +1,4 @@
-"""``freshet agent``: supervises workers for a dispatcher elsewhere, or runs that are asked for over the API."""
+"""``freshet agent``: supervises workers for a dispatcher on another machine, or runs requested over the API."""
 
 import socket
 from datetime import datetime
@@ -21,23 +21,21 @@ def agent(
     dispatcher: Annotated[str, typer.Option(help="Endpoint of the dispatcher.", show_default=False)] = "",
     count: Annotated[int, typer.Option("--workers", help="Workers to start with.", min=1, max=128)] = 1,
     prefix: Annotated[
-        str, typer.Option(help="Their names begin with it; by default this machine's name.", show_default=False)
+        str, typer.Option(help="Prefix of their names; by default this machine's name.", show_default=False)
     ] = "",
     link: Link = None,
-    folder: Annotated[Path | None, typer.Option(help="A folder of its own; a new one by default.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Start runs in this folder, on request, instead of workers.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the agent; a new one by default.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Start runs in this folder on request, instead of workers.")] = None,
     *,
     given: SettingsOptions,
 ) -> None:
     """Supervise workers on this machine for a dispatcher that runs on another; or, with --runs, whole runs.
 
-    Workers that fail are restarted; 'freshet workers add --run' with the agent's folder starts further ones, which are
-    gone once the agent ends. It ends when all workers have left.
+    Workers that fail are restarted. 'freshet workers add --run' with the agent's folder starts further workers, which
+    stop when the agent ends. The agent ends when all workers have left.
 
-    With --runs it stays until it is stopped, and starts runs that 'freshet runs create' asks 'freshet api --runs' for;
-    --config and --set are then common to all of them.
+    With --runs it keeps running until it is stopped, and starts the runs that 'freshet runs create' requests from
+    'freshet api --runs'; --config and --set then apply to all of them.
 
     Example: freshet agent --config freshet.toml --dispatcher tcp://10.0.0.4:5500 --workers 2
     """
@@ -66,7 +64,7 @@ def agent(
 
 
 def _checked(dispatcher: str) -> str:
-    """Raises ConfigError for an endpoint that nobody can connect to."""
+    """Returns the endpoint; raises ConfigError if nobody can connect to it."""
     if check_endpoint(dispatcher).endswith(":*"):
         raise ConfigError(
             f"no dispatcher can be reached at {dispatcher!r}; expected tcp://HOST:PORT; give it with --dispatcher, or "
@@ -79,7 +77,7 @@ def _start_runs(folder: Path, given: SettingsOptions, stop: Stop) -> None:
     from infra.base.telemetry import configure_logging
     from infra.run.agent.starting import keep_runs
 
-    given.load()  # what is common to all runs must be right by itself
+    given.load()  # the settings common to all runs must be valid on their own
     folder.mkdir(parents=True, exist_ok=True)
     configure_logging("agent", "runs", path=folder / "agent.log")
     console = Console()

@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # loads kernels
     from benchmarks.simulated.sizes import Architecture
     from benchmarks.train import Experiment
 
-app = typer.Typer(help="Measure. Figures are comparable only within one run: machines differ and are noisy.")
+app = typer.Typer(help="Benchmarks. Compare figures only within one run: machines differ and are noisy.")
 
 
 def _checked_output(file: Path | None) -> Path | None:
-    """Checks the path of --json before anything is measured."""
+    """Checks the path given by --json before anything is measured."""
     check_output(file)
     return file
 
@@ -42,20 +42,20 @@ PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 OWN_CHOICE = "joint:elastic"
 LIVE_CACHE_ROWS = 8192
-"""of a worker, where none are given"""
+"""Rows in the cache of a worker, if none are given."""
 REGRET_CACHE_ROWS = 65_536
-"""the same with --regret, where one worker alone must hold a whole batch"""
+"""The same with --regret, where one worker alone must hold a whole batch."""
 
 
 @app.command()
 def step(
     batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 1024,
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=30)] = 90,
-    file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
+    file: Annotated[Path | None, typer.Option("--input", help="File to train on; synthetic clicks by default.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Data set of the file.")] = "criteo",
     output: Output = None,
 ) -> None:
-    """Phases of a step, and the pipeline's time per step against a plain single-process torch loop.
+    """Measure the phases of a step, and the pipeline's time per step against a plain single-process torch loop.
 
     Example: freshet bench step --json step.json
     """
@@ -67,10 +67,10 @@ def step(
 
 @app.command()
 def ps(
-    repeat: Annotated[int, typer.Option(help="Pulls and pushes of each kind.", min=5)] = 50,
+    repeat: Annotated[int, typer.Option(help="Number of pulls and pushes of each kind.", min=5)] = 50,
     output: Output = None,
 ) -> None:
-    """Pull and push of 3,000 rows against raw TCP in the same run.
+    """Measure pulls and pushes of 3,000 rows against raw TCP in the same run.
 
     Example: freshet bench ps --json ps.json
     """
@@ -87,15 +87,15 @@ def checkpoint(
         float, typer.Option(help="Share of the rows that changes before each checkpoint.", min=0, max=1)
     ] = 0.01,
     checkpoints: Annotated[
-        int, typer.Option(help="Checkpoints, beside the first one, which holds every row.", min=1)
+        int, typer.Option(help="Number of checkpoints after the first one, which holds every row.", min=1)
     ] = 7,
     folder: Annotated[
         Path | None, typer.Option(help="Where checkpoints are written; a temporary folder by default.")
     ] = None,
     output: Output = None,
 ) -> None:
-    """A shard's checkpoints, seen from outside: its longest pause, bytes and time against a plain write, and the way
-    back.
+    """Measure a shard's checkpoints from outside: its longest pause, bytes and time against a plain write, and the
+    restore.
 
     Example: freshet bench checkpoint --rows 1000000 --dim 64 --changed 0.01 --json checkpoint.json
     """
@@ -107,14 +107,18 @@ def checkpoint(
 
 @app.command()
 def recovery(
-    processes: Annotated[str, typer.Option(help="Kinds of process to strike.")] = "worker,ps,dispatcher,supervisor",
+    processes: Annotated[
+        str, typer.Option(help="Kinds of process to kill and stop.")
+    ] = "worker,ps,dispatcher,supervisor",
     stopped: Annotated[float, typer.Option(help="Seconds for which a process is stopped.", min=1)] = 20,
-    rate: Annotated[float, typer.Option(help="Clicks a second.", min=1)] = 2000,
-    folder: Annotated[Path | None, typer.Option(help="Where runs are kept; a temporary folder by default.")] = None,
+    rate: Annotated[float, typer.Option(help="Clicks per second.", min=1)] = 2000,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the runs; a temporary folder by default.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """Seconds without training after a kill at every seam of every process, and after a stop; each run is verified.
+    """Measure the seconds without training after a kill at every seam of every process, and after a stop.
+
+    Each run is verified.
 
     Example: freshet bench recovery --processes worker,ps --json recovery.json
     """
@@ -131,16 +135,18 @@ def recovery(
 
 @app.command()
 def serve(
-    rows: Annotated[str, typer.Option(help="Rows of the models to load; requests go to the smallest.")] = "1000000",
-    model: Annotated[Model, typer.Option(help="Which model.")] = "dcn",
-    rate: Annotated[float, typer.Option(help="Requests a second in the windows.", min=1)] = 200,
-    seconds: Annotated[float, typer.Option(help="Seconds of a window.", min=1)] = 10,
-    windows: Annotated[int, typer.Option(help="Windows with new versions, and as many without.", min=1)] = 3,
-    changed: Annotated[int, typer.Option(help="Rows that each new version changes.", min=1)] = 10_000,
+    rows: Annotated[
+        str, typer.Option(help="Sizes of the models to load, in rows; requests go to the smallest.")
+    ] = "1000000",
+    model: Annotated[Model, typer.Option(help="Model to serve.")] = "dcn",
+    rate: Annotated[float, typer.Option(help="Requests per second in the windows.", min=1)] = 200,
+    seconds: Annotated[float, typer.Option(help="Seconds per window.", min=1)] = 10,
+    windows: Annotated[int, typer.Option(help="Number of windows with new snapshots, and as many without.", min=1)] = 3,
+    changed: Annotated[int, typer.Option(help="Rows that each new snapshot changes.", min=1)] = 10_000,
     repeat: Annotated[int, typer.Option(help="Batches of each size, without HTTP.", min=5)] = 200,
     output: Output = None,
 ) -> None:
-    """Predictions: latency and throughput against plain torch, with new versions coming in, and what a row costs.
+    """Measure predictions: latency and throughput against plain torch while new snapshots arrive, and memory per row.
 
     Example: freshet bench serve --rows 1000000,10000000 --json serve.json
     """
@@ -162,18 +168,19 @@ def serve(
 
 @app.command()
 def api(
-    rate: Annotated[float, typer.Option(help="Requests a second in every other window.", min=1)] = 200,
-    seconds: Annotated[float, typer.Option(help="Seconds of a window.", min=1)] = 5,
-    windows: Annotated[int, typer.Option(help="Windows with load, and as many without.", min=1)] = 5,
+    rate: Annotated[float, typer.Option(help="Requests per second in every other window.", min=1)] = 200,
+    seconds: Annotated[float, typer.Option(help="Seconds per window.", min=1)] = 5,
+    windows: Annotated[int, typer.Option(help="Number of windows with load, and as many without.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of a past run in the database.", min=1)] = 1_000_000,
-    events: Annotated[int, typer.Option(help="Events to train, written ahead.", min=1000)] = 2_000_000,
-    cores: Annotated[str, typer.Option(help="Cores of run and clients, as in 0,1:2; any by default.")] = ":",
+    events: Annotated[int, typer.Option(help="Events to train, written beforehand.", min=1000)] = 2_000_000,
+    cores: Annotated[str, typer.Option(help="Cores of the run and of the clients, as in 0,1:2; any by default.")] = ":",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """Status and history over REST while a run trains, from a process of its own; and what that costs the training.
+    """Measure status and history over REST while a run trains, and how much the requests slow training down.
 
-    Steps a second are compared in alternating windows of one run: without requests, and with --rate of them a second.
+    Requests come from a separate process. Steps per second are compared in alternating windows of one run: without
+    requests, and with --rate requests per second.
 
     Example: freshet bench api --rate 200 --steps 1000000 --json api.json
     """
@@ -187,15 +194,15 @@ def api(
 
 @app.command()
 def siege(
-    seconds: Annotated[float, typer.Option(help="How long it lasts.", min=3)] = 30,
-    idle: Annotated[int, typer.Option(help="Connections that say nothing.", min=0)] = 2000,
-    slow: Annotated[int, typer.Option(help="Bodies that arrive a byte a second.", min=0)] = 300,
-    flood: Annotated[float, typer.Option(help="Requests a second of one token, at most.", min=1)] = 3200,
+    seconds: Annotated[float, typer.Option(help="Duration of the attack.", min=3)] = 30,
+    idle: Annotated[int, typer.Option(help="Connections that send nothing.", min=0)] = 2000,
+    slow: Annotated[int, typer.Option(help="Requests whose bodies arrive at one byte per second.", min=0)] = 300,
+    flood: Annotated[float, typer.Option(help="Most requests per second from one token.", min=1)] = 3200,
     output: Output = None,
 ) -> None:
-    """The API among silent, slow and greedy clients: how one that behaves is served, and the memory it takes.
+    """Measure the API under silent, slow and greedy clients: how it serves a well-behaved client, and its memory.
 
-    The API has its default limits, and there are bodies of 1 GB, too. Needs as many open files as connections.
+    The API has its default limits; some clients send bodies of 1 GB. Needs as many open files as connections.
 
     Example: freshet bench siege --seconds 30 --json siege.json
     """
@@ -208,7 +215,7 @@ def siege(
 
 
 def _cores(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of a run and of its clients; raises ConfigError."""
+    """Returns the cores of the run and of its clients; raises ConfigError."""
     of_run, _, of_clients = text.partition(":")
     try:
         run, clients = (tuple(map(int, filter(None, part.split(",")))) for part in (of_run, of_clients))
@@ -220,10 +227,12 @@ def _cores(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @app.command()
 def ingest(
     samples: Annotated[int, typer.Option(help="Samples to encode, decode, append and read.", min=1000)] = 20_000,
-    kafka: Annotated[bool, typer.Option("--kafka", help="From a real broker, on both client libraries.")] = False,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Read from a real broker, with both client libraries.")
+    ] = False,
     output: Output = None,
 ) -> None:
-    """Rates of both codecs, the embedded log and the loader; with --kafka from a real broker to decoded batches.
+    """Measure both codecs, the embedded log and the loader; with --kafka from a real broker to decoded batches.
 
     Example: freshet bench ingest --kafka --samples 100000 --json ingest.json
     """
@@ -234,7 +243,7 @@ def ingest(
 
 
 def _over_kafka(folder: Path, samples: int) -> Sequence[Any]:
-    """On the brokers that FRESHET_KAFKA names, or on one started for the measurement."""
+    """Measures on the brokers that FRESHET_KAFKA names, or on one started for the measurement."""
     from benchmarks.kafka import run_kafka
     from infra.kafka.broker import Broker
     from infra.run.settings import load_settings, names_brokers
@@ -249,13 +258,13 @@ def _over_kafka(folder: Path, samples: int) -> Sequence[Any]:
 @app.command()
 def quality(
     file: Annotated[Path, typer.Option("--input", help="File to train on, once.")],
-    form: Annotated[Format, typer.Option("--format", help="The data set the file belongs to.")],
+    form: Annotated[Format, typer.Option("--format", help="Data set of the file.")],
     batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 1024,
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """One pass over a file through the real pipeline: logloss and AUC, overall and of the second half.
+    """Train one pass over a file through the real pipeline: logloss and AUC, overall and of the second half.
 
     Example: freshet bench quality --input criteo.tsv.gz --format criteo --batch 1024 --workers 4 --json quality.json
     """
@@ -272,16 +281,16 @@ def quality(
 
 @app.command()
 def gate(
-    file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic ones by default.")] = None,
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "synthetic",
-    samples: Annotated[int, typer.Option(help="Samples of the stream, at most.", min=1)] = 180_000,
-    version_samples: Annotated[int, typer.Option(help="Samples between two versions.", min=1)] = 1500,
-    field: Annotated[str, typer.Option(help="Field that is gone in one of the cases.")] = "item",
+    file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic events by default.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "synthetic",
+    samples: Annotated[int, typer.Option(help="Most samples of the stream.", min=1)] = 180_000,
+    version_samples: Annotated[int, typer.Option(help="Samples between two snapshots.", min=1)] = 1500,
+    field: Annotated[str, typer.Option(help="Field that is missing in one of the cases.")] = "item",
     cases: Annotated[str, typer.Option(help="Cases, separated by commas; all by default.")] = "",
     server: Annotated[bool, typer.Option(help="Whether a server scores the newest samples.")] = True,
     output: Output = None,
 ) -> None:
-    """Which versions the gate holds back when labels or a field go wrong, and when the stream really changes.
+    """Show which snapshots the gate holds back when labels or a field go wrong, and when the stream really changes.
 
     Example: freshet bench gate --input criteo.tsv.gz --format criteo --samples 100000 --field C14 --json gate.json
     """
@@ -294,37 +303,37 @@ def gate(
 
 @dataclass(frozen=True)
 class DispatchOptions:
-    """What each policy decides about."""
+    """The decisions that each policy makes."""
 
-    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo"
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; synthetic keys by default.")] = None
+    form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "criteo"
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8
     batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
     cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
     links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; 1 for all if empty.")] = ""
-    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES
+    policies: Annotated[str, typer.Option(help="Policies; the others are compared with the first.")] = PAPER_POLICIES
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
-    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "adagrad"
+    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows; its state is moved, too.")] = "adagrad"
     eviction: Annotated[Eviction, typer.Option(help="Which rows leave a full cache first.")] = "emark"
-    warm_up: Annotated[int, typer.Option(help="Steps left out.", min=0)] = 10
+    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=0)] = 10
     deadline_ms: Annotated[float | None, typer.Option(help="Count decisions that take longer.", min=0)] = None
-    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None
+    samples: Annotated[int | None, typer.Option(help="Samples to use; all by default.", min=1)] = None
     write_behind: Annotated[
-        float, typer.Option(help="Rows written ahead of a flush, as a share of those pulled.", min=0, max=1)
+        float, typer.Option(help="Rows written back before a flush, as a share of those pulled.", min=0, max=1)
     ] = 0.0
-    alphas: Annotated[str, typer.Option(help="Compare each policy with these shares of exact solving instead.")] = ""
+    alphas: Annotated[str, typer.Option(help="Compare these shares of exact solving for each policy instead.")] = ""
 
 
 @dataclass(frozen=True)
 class DenseOptions:
-    """The dense part of the model that is trained, and how it is moved."""
+    """The dense part of the model, and how it is moved."""
 
-    model: Annotated[Model, typer.Option(help="The model whose dense part counts.")] = "wdl"
+    model: Annotated[Model, typer.Option(help="Model whose dense part is counted.")] = "wdl"
     dense_bytes: Annotated[
-        int | None, typer.Option(help="Bytes of the dense part in place of the model's; 0 leaves it out.", min=0)
+        int | None, typer.Option(help="Bytes of the dense part instead of the model's; 0 omits it.", min=0)
     ] = None
     reduce: Annotated[
-        Reduce, typer.Option(help="Through the PS, by workers with samples; or in a ring of all workers.")
+        Reduce, typer.Option(help="Sum through the PS, by workers with samples, or in a ring of all workers.")
     ] = "hub"
 
     def architecture(self, form: KeyFormat, optimizer: Optimizer, fields: int) -> "Architecture":
@@ -340,12 +349,14 @@ def dispatch(
     what: DispatchOptions,
     dense: DenseOptions,
     output: Output = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost by kind and link class here (PNG).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw cost by kind and link class into this file (PNG).")
+    ] = None,
 ) -> None:
-    """What each policy would move: the live directory and policies on a stream of keys, without training.
+    """Show what each policy would move: runs the live directory and policies on a stream of keys, without training.
 
-    Rows and the dense part of the model; --dense-bytes 0 compares policies by rows alone. With --alphas, what a share
-    of exact solving takes and saves, all shares side by side.
+    Counts rows and the dense part of the model; --dense-bytes 0 compares policies by rows only. With --alphas, compares
+    the time and the savings of several shares of exact solving.
 
     Example: freshet bench dispatch --input criteo.tsv.gz --format criteo --links 5,5,5,5,.5,.5,.5,.5 --json out.json
     """
@@ -381,35 +392,37 @@ def dispatch(
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What every policy trains."""
+    """The training that every policy does."""
 
     policies: Annotated[
-        str, typer.Option(help=f"Policies; the first is the one compared to.  [default: {LIVE_POLICIES}]")
+        str, typer.Option(help=f"Policies; the others are compared with the first.  [default: {LIVE_POLICIES}]")
     ] = ""
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128
-    file: Annotated[Path | None, typer.Option("--input", help="File to train on; made-up clicks by default.")] = None
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "avazu"
+    file: Annotated[Path | None, typer.Option("--input", help="File to train on; synthetic clicks by default.")] = None
+    form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "avazu"
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4
     batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; half 0.2, half 0.02 if empty.")] = ""
+    links: Annotated[
+        str, typer.Option(help="Gbit/s of each worker's link; if empty, 0.2 for half of them and 0.02 for the others.")
+    ] = ""
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100
-    warm_up: Annotated[int, typer.Option(help="Steps of them left out.", min=1)] = 30
+    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=1)] = 30
     cache_rows: Annotated[
         int | None,
         typer.Option(help=f"Rows of a worker's cache; {LIVE_CACHE_ROWS}, with --regret {REGRET_CACHE_ROWS}.", min=1),
     ] = None
-    model: Annotated[Model, typer.Option(help="The dense part of the model.")] = "wdl"
+    model: Annotated[Model, typer.Option(help="Model, which decides the dense part.")] = "wdl"
     optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad"
-    seed: Annotated[int, typer.Option(help="Of events, start values and policies.", min=0)] = 0
-    repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians count.", min=1)] = 1
-    network: Annotated[NetworkKind, typer.Option(help="Links slowed down in the workers, or by the kernel.")] = "shaped"
+    seed: Annotated[int, typer.Option(help="Seed of events, start values and policies.", min=0)] = 0
+    repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians are compared.", min=1)] = 1
+    network: Annotated[NetworkKind, typer.Option(help="Slow links down in the workers, or in the kernel.")] = "shaped"
     pin: Annotated[
-        int, typer.Option(help="Cores of its own for each worker, and as many threads; 0 for none (Linux).", min=0)
+        int, typer.Option(help="Cores reserved for each worker, and as many threads; 0: none (Linux).", min=0)
     ] = 0
     regret: Annotated[
         bool, typer.Option("--regret", help="Compare an elastic policy, the first, with fixed sets of workers.")
     ] = False
-    ring: Annotated[bool, typer.Option(help="With --regret: fixed sets in a ring, too.")] = True
+    ring: Annotated[bool, typer.Option(help="With --regret: also compare fixed sets in a ring.")] = True
 
     def settings(self) -> tuple[str, ...]:
         cached = self.cache_rows or (REGRET_CACHE_ROWS if self.regret else LIVE_CACHE_ROWS)
@@ -437,16 +450,18 @@ class TrainOptions:
 @app.command()
 def freshness(
     rate: Annotated[float, typer.Option(help="Events a second.", min=1)] = 2000,
-    seconds: Annotated[float, typer.Option(help="Seconds for which a client asks.", min=1)] = 60,
-    window: Annotated[float, typer.Option(help="Seconds of a window with or without publishing.", min=1)] = 15,
-    windows: Annotated[int, typer.Option(help="Windows of each kind.", min=1)] = 3,
-    events: Annotated[int, typer.Option(help="Events written ahead; more follow as needed.", min=100_000)] = 2_000_000,
+    seconds: Annotated[float, typer.Option(help="Seconds for which a client sends requests.", min=1)] = 60,
+    window: Annotated[float, typer.Option(help="Seconds per window, with or without publishing.", min=1)] = 15,
+    windows: Annotated[int, typer.Option(help="Number of windows of each kind.", min=1)] = 3,
+    events: Annotated[
+        int, typer.Option(help="Events written beforehand; more follow as needed.", min=100_000)
+    ] = 2_000_000,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """How old a click is when the model that learnt from it first answers, seen by a client; and what that costs.
+    """Measure how old a click is when a model that has learnt from it first answers a client; and what this costs.
 
-    Steps a second are compared in alternating windows of one run: with publishing, and without anyone who serves.
+    Steps per second are compared in alternating windows of one run: with publishing, and without any server.
 
     Example: freshet bench freshness --rate 2000 --json freshness.json
     """
@@ -465,14 +480,14 @@ def train(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
-    """Policies side by side in real runs: processes, slow links, the same events; steps a second, and why.
+    """Compare policies in real runs: processes, slow links, the same events; steps per second, and what limits them.
 
-    Links are slow enough that transfer is what a step waits for, as at the edge, though all workers share this
-    machine's cores: 200 and 20 Mbit/s, ten to one as in the papers. Where compute dominates policies cannot differ.
-    With --network namespaces (Linux, root) all traffic of a worker crosses its link, dense gradients and orders too.
-    A policy may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers alone.
-    With --regret the first policy, joint:elastic if none is given, is compared with what a user could have picked
-    instead: the policies named after it, or one worker alone, the 2, 4, … fastest, and all, by hub and in a ring.
+    All workers share this machine's cores, so links are slowed down until transfers dominate a step, as at the edge:
+    200 and 20 Mbit/s, ten to one as in the papers. If compute dominated, policies could not differ. With --network
+    namespaces (Linux, root) all traffic of a worker crosses its link, including dense gradients and orders. A policy
+    may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers only. With --regret the first
+    policy, joint:elastic if none is given, is compared with what a user could have picked instead: the policies named
+    after it, or one worker alone, the 2, 4, … fastest, and all, through the hub and in a ring.
 
     Example: freshet bench train --policies laia@ring,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """
@@ -507,16 +522,16 @@ def train(
 @grouped
 def paper(
     dense: DenseOptions,
-    file: Annotated[Path | None, typer.Option("--input", help="File of keys; none for synthetic.")] = None,
-    form: Annotated[KeyFormat, typer.Option("--format", help="The data set the file belongs to.")] = "criteo",
-    policies: Annotated[str, typer.Option(help="Policies; the first is the one compared to.")] = PAPER_POLICIES,
-    optimizer: Annotated[Optimizer, typer.Option(help="Of rows: its state is moved, too.")] = "sgd",
-    samples: Annotated[int | None, typer.Option(help="Samples to take; all by default.", min=1)] = None,
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; synthetic keys by default.")] = None,
+    form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "criteo",
+    policies: Annotated[str, typer.Option(help="Policies; the others are compared with the first.")] = PAPER_POLICIES,
+    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows; its state is moved, too.")] = "sgd",
+    samples: Annotated[int | None, typer.Option(help="Samples to use; all by default.", min=1)] = None,
     output: Output = None,
 ) -> None:
-    """The papers' studies: ESD's of batch, cache, embedding size, workers and links; Herald's breakdown.
+    """Repeat the studies of the papers: ESD's of batch, cache, embedding size, workers and links; Herald's breakdown.
 
-    The papers' costs are of rows alone, as with --dense-bytes 0; their times include the dense part and compute.
+    The papers' costs count rows only, as with --dense-bytes 0; their times include the dense part and compute.
 
     Example: freshet bench paper --input criteo.tsv.gz --format criteo --json paper.json
     """
@@ -536,12 +551,12 @@ def paper(
 @app.command()
 def solver(
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8,
-    batch: Annotated[str, typer.Option(help="Samples per worker, one size after the other.")] = "128,1024",
+    batch: Annotated[str, typer.Option(help="Samples per worker; several sizes are measured in turn.")] = "128,1024",
     backend: Annotated[str, typer.Option(help="Solvers to compare.")] = "cpu,cuda,hungarian_cuda,scipy,pot",
-    repeat: Annotated[int, typer.Option(help="Timed repeats; one of what takes over a second.", min=1)] = 20,
+    repeat: Annotated[int, typer.Option(help="Timed repeats; only one if it takes more than a second.", min=1)] = 20,
     output: Output = None,
 ) -> None:
-    """Exact solvers on the same batches, cost matrix included: equal optima, and times.
+    """Compare the exact solvers on the same batches, including the cost matrix: equal optima, and times.
 
     Example: freshet bench solver --workers 8 --batch 128,1024 --backend cpu,cuda --json solver.json
     """

@@ -1,4 +1,4 @@
-"""``freshet chaos``: kills and stops processes of a real run at random, and checks what comes of it."""
+"""``freshet chaos``: kills and stops processes of a real run at random, and checks the result."""
 
 import secrets
 from dataclasses import dataclass
@@ -26,36 +26,36 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "rows": {"dim": 8},
     "api": {"port": 0},
     "serving": {"port": 0},
-    "checkpoints": {"seconds": 5, "kept": 100_000},  # all, so that the journal stays for the checker
+    "checkpoints": {"seconds": 5, "kept": 100_000},  # keeps all, so that the checker has the whole journal
 }
-"""settings of the run where none are given"""
+"""Settings of the run, unless they are given."""
 MOST_SEED = 1 << 31
 
 
 class ChaosViolated(FreshetError):
-    """A run did not survive what was done to it."""
+    """A run did not survive the injected faults."""
 
 
 @dataclass(frozen=True)
 class FaultOptions:
-    """Which faults, and when."""
+    """Which faults are injected, and when."""
 
-    minutes: Annotated[float, typer.Option(help="How long processes are struck.", min=0.01)] = 5
+    minutes: Annotated[float, typer.Option(help="Minutes for which faults are injected.", min=0.01)] = 5
     seed: Annotated[
         int | None,
-        typer.Option(help="The same faults in the same order for the same seed; drawn by default.", min=0),
+        typer.Option(help="Seed that determines the faults and their order; random by default.", min=0),
     ] = None
     every: Annotated[float, typer.Option(help="Seconds between two faults, on average; 0: none.", min=0)] = 4
-    stopped: Annotated[float, typer.Option(help="Seconds that a process is stopped, at most.", min=1)] = 20
+    stopped: Annotated[float, typer.Option(help="Most seconds for which a process is stopped.", min=1)] = 20
 
 
 @dataclass(frozen=True)
 class UserOptions:
-    """Who uses the run meanwhile."""
+    """The clients of the run."""
 
-    serve: Annotated[bool, typer.Option(help="Serve predictions, and strike the server, too.")] = True
+    serve: Annotated[bool, typer.Option(help="Serve predictions, and inject faults into the server, too.")] = True
     clients: Annotated[
-        bool, typer.Option("--clients", help="Events from a device, by way of the API; others ask meanwhile.")
+        bool, typer.Option("--clients", help="Send events from a device through the API, while other clients read.")
     ] = False
 
     def check(self) -> None:
@@ -75,15 +75,15 @@ def chaos(
     where: PlacedRun,
     given: SettingsOptions,
 ) -> None:
-    """Kill and stop processes of a real run at random while it trains, then check everything it promises.
+    """Kill and stop processes of a real run at random while it trains, then check everything it guarantees.
 
-    The run is a 'freshet up' of its own on a synthetic click stream. Every few seconds one of its processes,
-    dispatcher, shard, worker, server, API, nursery or the supervisor itself, is killed, or stopped for 1 to 20 seconds;
-    first one of each, then by chance. At the end the run is stopped in an orderly way, and 'freshet verify' looks at
-    what it left. Exits with 1 on any violation.
-    With --clients a device sends the events to the API, each request under a key that it repeats when it fails, a
-    reader asks for predictions and a poller for the status; at the end what they were promised is checked, too. With
-    --every 0 nothing is struck: the figures of memory, descriptors and disk tell whether they level off.
+    The run is a separate 'freshet up' on a synthetic click stream. Every few seconds one of its processes (dispatcher,
+    shard, worker, server, API, nursery or the supervisor itself) is killed, or stopped for 1 to 20 seconds; first one
+    of each kind, then at random. At the end the run is stopped cleanly, and 'freshet verify' checks what it left
+    behind. Exits with 1 on any violation. With --clients a device sends the events to the API, each request under a key
+    that it repeats on failure, a reader requests predictions and a poller the status; at the end, what they were
+    promised is checked as well. With --every 0 no faults are injected; the figures of memory, descriptors and disk show
+    whether they level off.
 
     Example: freshet chaos --minutes 10 --clients
     """
@@ -106,7 +106,7 @@ def chaos(
 
 
 def new_folder(given: Path | None) -> Path:
-    """The one that is given, or a new one; raises ConfigError if it is in use."""
+    """Returns the given folder, or a new one; raises ConfigError if it is in use."""
     folder = given or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"folder {folder} is not empty; expected a new one for every run of chaos; give another")
@@ -114,7 +114,7 @@ def new_folder(given: Path | None) -> Path:
 
 
 def job_of(faults: FaultOptions, users: UserOptions, rate: float, folder: Path, given: SettingsOptions) -> "ChaosJob":
-    """What was asked for; the seed is drawn where none is given."""
+    """Builds the job from the options; the seed is drawn at random if none is given."""
     from infra.chaos.main import ChaosJob
 
     return ChaosJob(
@@ -131,7 +131,7 @@ def job_of(faults: FaultOptions, users: UserOptions, rate: float, folder: Path, 
 
 
 def settings_of(given: SettingsOptions, folder: Path) -> tuple[str, ...]:
-    """Options of the run's commands: what was given, and defaults for the rest; checked before anything starts."""
+    """The options of the run's commands: the given ones, and defaults for the rest; checked before anything starts."""
     settings = given.load(DEFAULTS)
     chosen = (f"{s}.{name}={getattr(getattr(settings, s), name)}" for s, names in DEFAULTS.items() for name in names)
     overrides = ["run=chaos", f"stream.folder={folder / 'log'}", *chosen, *given.chosen()]

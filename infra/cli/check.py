@@ -1,4 +1,4 @@
-"""``freshet check``: what events hold against a schema, before anyone trains them."""
+"""``freshet check``: compares events with a schema before they are trained."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Form = Literal["jsonl", "criteo", "avazu", "movielens"]
 WIDTH = 120
-"""of the tables where the output is no terminal"""
+"""Width of the tables if the output is not a terminal."""
 
 
 @grouped
@@ -29,8 +29,8 @@ def check(
     schema: Annotated[
         str | None, typer.Option(help="Short for --set stream.schema_name=….", show_default=False)
     ] = None,
-    dataset: Annotated[Form, typer.Option(help="What a file holds.")] = "jsonl",
-    limit: Annotated[int, typer.Option(help="Look at about so many events.", min=1)] = 10_000,
+    dataset: Annotated[Form, typer.Option(help="Format of the file.")] = "jsonl",
+    limit: Annotated[int, typer.Option(help="Number of events to examine, approximately.", min=1)] = 10_000,
     kafka: Kafka = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the findings here; - for stdout.", show_default=False)
@@ -38,10 +38,10 @@ def check(
     *,
     given: SettingsOptions,
 ) -> None:
-    """Say what events hold, field by field, and what a run would make of them; nothing is trained.
+    """Show the contents of events, field by field, and how a run would treat them; nothing is trained.
 
-    Of a topic (stream.topic by default) the oldest and the newest records are looked at. Exits with 0 if every event
-    would be trained and every field of the schema is in some event, else with 1.
+    Of a topic (stream.topic by default), the oldest and the newest records are examined. Exits with 0 if every event
+    would be trained and every field of the schema occurs in some event, otherwise with 1.
 
     Example: freshet check clicks.jsonl --schema mine.toml
     """
@@ -64,7 +64,7 @@ def check(
 
 
 def print_findings(found: "Findings", console: Console | None = None) -> None:
-    """Tables of the fields, and a line for everything that is wrong."""
+    """Prints tables of the fields, and a line for everything that is wrong."""
     console = console or Console(width=None if Console().is_terminal else WIDTH)
     if found.records:
         title = f"{found.good:,} good events, {found.rejected:,} dead letters, in {found.records:,} records"

@@ -1,4 +1,4 @@
-"""``freshet checkpoints``: the checkpoints of a run, while it goes on or after it."""
+"""``freshet checkpoints``: the checkpoints of a run, during the run or afterwards."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from infra.base.storage import Storage
 
 WIDTH = 160
-"""of tables where the output is no terminal"""
+"""Width of tables if the output is not a terminal."""
 CheckpointNumber = Annotated[int, typer.Argument(metavar="NUMBER", help="Of the checkpoint.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -30,7 +30,7 @@ app = typer.Typer(help="Checkpoints: the model on disk. List, show, verify, pin 
 
 
 def tell_new_name() -> None:
-    """Notices that someone uses the name of earlier releases."""
+    """Prints a notice that the command has a new name."""
     typer.echo("'freshet cuts' is called 'freshet checkpoints' now; the old name goes with the next release", err=True)
 
 
@@ -57,7 +57,7 @@ def list_checkpoints(where: RunOrArgument, as_json: AsJson = False) -> None:
 @app.command()
 @grouped
 def show(where: RunOrArgument, number: CheckpointNumber, as_json: AsJson = False) -> None:
-    """Show one checkpoint: its files, the positions of the stream and the samples it was taken after.
+    """Show one checkpoint: its files, its positions in the stream, and the number of samples trained before it.
 
     Example: freshet checkpoints show 7 --run up-20261115-021100
     """
@@ -80,7 +80,7 @@ def verify(
     *,
     where: RunOption,
 ) -> None:
-    """Read every file of every checkpoint, or of one, and say by name what is damaged; exits with 1 if anything is.
+    """Read every file of every checkpoint, or of one, and name what is damaged; exits with 1 if anything is.
 
     Example: freshet checkpoints verify --run up-20261115-021100
     """
@@ -104,7 +104,7 @@ def verify(
 @app.command()
 @grouped
 def pin(where: RunOrArgument, number: CheckpointNumber) -> None:
-    """Keep a checkpoint for good, however many newer ones there are.
+    """Keep a checkpoint until it is unpinned, however many newer ones there are.
 
     Example: freshet checkpoints pin 7 --run up-20261115-021100
     """
@@ -122,8 +122,7 @@ def pin(where: RunOrArgument, number: CheckpointNumber) -> None:
 @app.command()
 @grouped
 def unpin(where: RunOrArgument, number: CheckpointNumber) -> None:
-    """Let a checkpoint go that was pinned: with the next checkpoint of the run it is removed, unless it is one of the
-    newest.
+    """Stop keeping a pinned checkpoint: the run's next checkpoint removes it, unless it is one of the newest.
 
     Example: freshet checkpoints unpin 7 --run up-20261115-021100
     """
@@ -138,14 +137,14 @@ def unpin(where: RunOrArgument, number: CheckpointNumber) -> None:
 
 
 def _split(words: list[str]) -> tuple[list[Path], int | None]:
-    """(a run's folder, which used to stand before the number of a checkpoint; that number)."""
+    """Splits the arguments into a run's folder, which used to come first, and the number of a checkpoint."""
     *before, last = words or [""]
     number = int(last) if re.fullmatch(r"[0-9]{1,18}", last) else None
     return [Path(word) for word in (before if number is not None else words)], number
 
 
 def _storage(where: RunOption) -> "Storage":
-    """Where the checkpoints of a run are, by the settings it was started with."""
+    """The storage of a run's checkpoints, by the settings it was started with."""
     from infra.base.storage import Storage
     from infra.run.settings import read_stored
 

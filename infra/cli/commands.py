@@ -1,4 +1,4 @@
-"""The commands around a run: its settings, and keys for connections that leave this machine."""
+"""Commands for the settings of a run, and for the keys of connections that leave this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from infra.run.reference import describe_fields, settings_page
 
 @grouped
 def settings(
-    defaults: Annotated[bool, typer.Option("--defaults", help="Every setting with its meaning, as TOML.")] = False,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Show every setting with its meaning, as TOML.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The same as a page in Markdown.")] = False,
     *,
     given: SettingsOptions,
@@ -36,12 +36,12 @@ def settings(
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where to write them.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write them to.")],
     workers: Annotated[
         list[str] | None, typer.Option("--worker", help="Name of a worker. Repeatable.", callback=check_names)
     ] = None,
 ) -> None:
-    """Make CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
+    """Create CURVE keys for connections that leave this machine: one pair for servers, one for each worker.
 
     Example: freshet keys secrets --worker edge-0 --worker edge-1
     """

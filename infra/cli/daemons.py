@@ -1,6 +1,7 @@
-"""The processes as commands: each turns settings into one call of its folder's ``main``.
+"""The processes as commands: each turns settings into one call of its package's ``main``.
 
-Signal handlers are installed before anything slow is imported, so that SIGTERM always is a request to stop and exit 0.
+Signal handlers are installed before anything slow is imported, so that SIGTERM is always a request to stop and exit
+with code 0.
 """
 
 import platform
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
 FromTime = Annotated[
     str | None,
-    typer.Option(help="Begin with what came at this time, ISO 8601 or unix seconds, or later.", show_default=False),
+    typer.Option(
+        help="Begin with events that arrived at this time (ISO 8601 or unix seconds) or later.", show_default=False
+    ),
 ]
 FromOffsets = Annotated[
     str | None, typer.Option(help="Begin at these records, as in 0:123,1:77 (partition:offset).", show_default=False)
@@ -49,13 +52,13 @@ DispatcherEndpoint = Annotated[str, typer.Option(help="Endpoint of the dispatche
 class DispatcherOptions:
     """Which part of the stream a dispatcher trains."""
 
-    samples: Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1)] = None
-    stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop where the stream ends now.")] = False
-    mark_at: Annotated[int | None, typer.Option(help="Also measure quality after so many samples.", min=1)] = None
+    samples: Annotated[int | None, typer.Option(help="Stop after exactly this many samples.", min=1)] = None
+    stop_at_end: Annotated[bool, typer.Option("--stop-at-end", help="Stop at the current end of the stream.")] = False
+    mark_at: Annotated[int | None, typer.Option(help="Also measure quality after this many samples.", min=1)] = None
     from_time: FromTime = None
     from_offsets: FromOffsets = None
     golden: Annotated[Path | None, typer.Option(hidden=True)] = None
-    """train the steps of the run in this folder again, and nothing else"""
+    """Train the steps of the run in this folder again, and nothing else."""
     last_step: Annotated[int | None, typer.Option(hidden=True)] = None
 
 
@@ -108,7 +111,7 @@ def dispatcher(
     asked: DispatcherOptions,
     given: RunOptions,
 ) -> None:
-    """Form batches, decide which worker trains which sample, and keep the order of steps.
+    """Form batches, decide which worker trains which sample, and order the steps.
 
     Example: freshet dispatcher --config freshet.toml --endpoint tcp://10.0.0.4:5500
     """
@@ -153,16 +156,20 @@ def dispatcher(
 
 
 def begin_dispatcher(settings: Settings, name: str, stored: "DispatchConfig | None") -> Callable[..., None]:
-    """``begin``; a dispatcher that was started by hand stores its settings once it has its folder for itself.
+    """Like ``begin``, but a dispatcher that was started by hand also stores its settings once it has locked its folder.
 
-    By them API, servers and commands find its run. stored: what it listens with; None: its settings are there already
+    The API, servers and commands find the run by these settings.
+
+    stored: the configuration that it listens with; None: its settings are stored already
     """
     announce = begin(settings, name)
     report_compilation(settings, name)
 
     def on_ready(*endpoints: str) -> None:
         if stored is not None:
-            keys = settings.curve_folder and settings.curve_folder.absolute()  # others may start elsewhere
+            keys = (
+                settings.curve_folder and settings.curve_folder.absolute()
+            )  # other processes may start in another directory
             store_settings(settings.model_copy(update={"dispatch": stored, "curve_folder": keys}))
         announce("\n".join(endpoints))
 
@@ -171,7 +178,7 @@ def begin_dispatcher(settings: Settings, name: str, stored: "DispatchConfig | No
 
 @contextmanager
 def over_at_once() -> Iterator[None]:
-    """A dispatcher that ended between the last record and its own end is started anew for nothing: the run is over."""
+    """Handles a needless restart: if the dispatcher died after its last record, the run has ended already."""
     from dispatch.errors import RunEnded
 
     try:
@@ -189,9 +196,9 @@ def broker(
     *,
     given: RunOptions,
 ) -> None:
-    """Run one Apache Kafka broker on this machine, with the topics of a run; needs Java 17 and, at first, Maven.
+    """Run one Apache Kafka broker on this machine, with the topics of a run; needs Java 17 and, the first time, Maven.
 
-    Its data lies in the run's folder, below broker/. It listens on this machine alone.
+    Its data is in the run's folder, below broker/. It listens on this machine only.
 
     Example: freshet broker --port 9092 --set folder=runs/broker
     """
@@ -218,14 +225,14 @@ def worker(
     *,
     given: RunOptions,
 ) -> None:
-    """Train: keep a cache of rows, execute the dispatcher's orders.
+    """Run a worker: keep a cache of rows, and execute the dispatcher's orders.
 
     Example: freshet worker --config freshet.toml --name edge-7 --dispatcher tcp://10.0.0.4:5500
     """
     stop = start()
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
-    told = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE)
+    reported = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE)
     from trainer.errors import Removed
     from trainer.job import WorkerJob
     from trainer.main import run_worker
@@ -242,7 +249,7 @@ def worker(
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
-        link=told,
+        link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),
         waits_until_admitted=not is_supervised(),
@@ -266,7 +273,7 @@ def api(
 ) -> None:
     """Serve the control plane over REST: status and history of runs, commands to them, events from devices.
 
-    Every request needs a token, which 'freshet token create' makes.
+    Every request needs a token, which 'freshet token create' creates.
 
     Example: freshet api --runs runs --set api.port=8080
     """
@@ -292,14 +299,14 @@ def serve(
     name: Name = "serve",
     port: Annotated[int | None, typer.Option(help="Short for --set serving.port=.", min=0, max=65535)] = None,
     shares_port: Annotated[
-        bool, typer.Option("--share-port", help="Listen beside other servers of the run on the same port.")
+        bool, typer.Option("--share-port", help="Share the port with other servers of the run.")
     ] = False,
     *,
     given: RunOptions,
 ) -> None:
-    """Serve predictions of a run's newest good model over REST; it follows the run's checkpoints.
+    """Serve predictions of a run's newest good snapshot over REST.
 
-    Every request needs a token, which 'freshet token create' makes.
+    Every request needs a token, which 'freshet token create' creates.
 
     Example: freshet serve --run up-20261115-021100 --port 8100
     """
@@ -335,7 +342,7 @@ def serve(
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
 def start() -> Stop:
-    """The first thing a process does."""
+    """Installs signal handlers; the first thing that a process does."""
     stop = stop_on_signals()
     end_with_parent()
     return stop
@@ -344,8 +351,9 @@ def start() -> Stop:
 def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable[[str], None]:
     """Starts logs and metrics; returns a function that the process calls with its endpoint once it is ready.
 
-    Check arguments before: their errors are then the only line of output. logs_settings: not where a person reads the
-    output, who has given the few settings that matter.
+    Check arguments before calling this: their errors are then the only line of output.
+
+    logs_settings: False if a person reads the output, who has just given the few settings that matter.
     """
     arm(name, settings.folder)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
@@ -370,7 +378,7 @@ def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable
 
 
 def report_compilation(settings: Settings, name: str) -> None:
-    """From now on the log and the supervisor are told of kernels that are compiled."""
+    """From now on, reports kernels that are being compiled to the log and the supervisor."""
     from infra.base.kernels import LISTENERS  # loads numba, which few commands need
     from infra.run.supervision.compiling import CompilationReport
 
@@ -384,7 +392,7 @@ def log_settings(settings: Settings) -> None:
 
 @cache
 def _tell_build() -> None:
-    """Once in a process, whatever runs in it."""
+    """Logs the build once per process, however many parts run in it."""
     Meter().gauge("build_info", 1, version=code_version(), python=platform.python_version())
 
 
@@ -415,8 +423,10 @@ def curve_of(settings: Settings, name: str) -> Curve | None:
 
 
 def _dispatch_at(settings: Settings, endpoint: str) -> "DispatchConfig":
-    """With the endpoint that is given; private sockets lie beside the supervisor's, where the next dispatcher has them,
-    too."""
+    """The dispatcher's configuration with the given endpoint.
+
+    Private sockets are next to the supervisor's, so that the next dispatcher finds them again.
+    """
     from infra.run.agent.agent import AGENT_FILE
     from infra.run.agent.sockets import sockets_of
 

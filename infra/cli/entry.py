@@ -1,10 +1,10 @@
-"""Where the command begins: it installs signal handlers first, and only then imports anything slow.
+"""The entry point of the command: installs signal handlers first, and only then imports anything slow.
 
-A command that drains turns SIGTERM, SIGINT and SIGHUP into a request to stop from its first moment on, and outlives
-its output: a closed terminal or pipe ends nothing. Every other command ends at Ctrl-C with one line and status 130; a
-benchmark at SIGTERM and SIGHUP, too, and with it the processes that it has started.
+A command that drains turns SIGTERM, SIGINT and SIGHUP into a request to stop, from its first moment on. It survives the
+loss of its output: a closed terminal or pipe does not end it. Every other command ends at Ctrl-C with one line and exit
+code 130. A benchmark also ends at SIGTERM and SIGHUP, together with the processes that it has started.
 
-Most processes of a run do not begin here but are forked by a nursery, which does, and go on as if they had.
+Most processes of a run do not start here: a nursery, which does, forks them, and they continue as if they had.
 """
 
 import gc

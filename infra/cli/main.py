@@ -49,21 +49,21 @@ def freshet(
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """The help of the command is that of the application above."""
+    """Has no help text of its own: the help of the command is that of the application above."""
 
 
-Samples = Annotated[int | None, typer.Option(help="Stop after exactly so many samples.", min=1, show_default=False)]
-Kafka = Annotated[bool, typer.Option("--kafka", help="Events go through Kafka; starts a broker if need be.")]
-Serves = Annotated[bool, typer.Option("--serve/--no-serve", help="Serve predictions beside the run.")]
+Samples = Annotated[int | None, typer.Option(help="Stop after exactly this many samples.", min=1, show_default=False)]
+Kafka = Annotated[bool, typer.Option("--kafka", help="Send events through Kafka; starts a broker if needed.")]
+Serves = Annotated[bool, typer.Option("--serve/--no-serve", help="Serve predictions of the run.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary here.", show_default=False)]
 DEMO_RATE = 5000.0
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What runs beside the training."""
+    """The servers that run next to the training."""
 
-    is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane beside the run.")] = False
+    is_alone: Annotated[bool, typer.Option("--no-api", help="Serve no control plane for the run.")] = False
     serves: Serves = True
 
 
@@ -71,7 +71,7 @@ class Beside:
 @grouped
 def demo(
     samples: Samples = None,
-    rate: Annotated[float, typer.Option(help="Clicks a second; 0 as fast as possible.", min=0)] = DEMO_RATE,
+    rate: Annotated[float, typer.Option(help="Clicks per second; 0: as fast as possible.", min=0)] = DEMO_RATE,
     kafka: Kafka = False,
     json_file: JsonFile = None,
     serves: Serves = True,
@@ -81,8 +81,9 @@ def demo(
 ) -> None:
     """Run everything on this machine on a synthetic click stream, with a live display.
 
-    Embedded log, click generator, dispatcher, 2 PS shards and 4 workers behind uneven links (5/5/0.5/0.5 Gbit/s), all
-    real daemons. Ctrl-C drains, takes a checkpoint, prints a summary and exits; --run with the run's name resumes it.
+    Starts an embedded log, a click generator, the dispatcher, 2 shards and 4 workers behind uneven links (5/5/0.5/0.5
+    Gbit/s), all as real processes. Ctrl-C drains, takes a checkpoint, prints a summary and exits; --run with the run's
+    name resumes it.
 
     Example: freshet demo --samples 20000 --json summary.json
     """
@@ -119,13 +120,12 @@ def up(
     beside: Beside,
     given: SettingsOptions,
 ) -> None:
-    """Run everything on this machine, supervised; events come from ``freshet produce``.
+    """Run everything on this machine, supervised; events come from 'freshet produce'.
 
-    With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started with the rest;
-    topics that are missing are created.
-    With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless dispatch.policy is set.
-    A run that was stopped or interrupted goes on if --run names it, with its own settings where none are given.
-    It is over once its stream is: at --samples.
+    With --kafka events come from the brokers that FRESHET_KAFKA names, or from one that is started for the run; missing
+    topics are created. With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless
+    dispatch.policy is set. --run resumes a run that was stopped or interrupted, with its own settings unless others are
+    given. The run ends when --samples samples are trained.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
@@ -154,7 +154,7 @@ def up(
 
 app.command(rich_help_panel="Start here")(stream.produce)
 
-app.add_typer(bench.app, name="bench", rich_help_panel="Look around")
+app.add_typer(bench.app, name="bench", rich_help_panel="Inspect and measure")
 for process in (
     daemons.dispatcher,
     daemons.worker,
@@ -165,14 +165,14 @@ for process in (
     agent.agent,
 ):
     app.command(rich_help_panel="Processes")(process)
-app.command(rich_help_panel="While it runs")(status.status)
+app.command(rich_help_panel="Control a run")(status.status)
 for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
-    app.add_typer(group, name=name, rich_help_panel="While it runs")
+    app.add_typer(group, name=name, rich_help_panel="Control a run")
 for change in (workers.pause, workers.resume, command.command, audit.audit):
-    app.command(rich_help_panel="While it runs")(change)
+    app.command(rich_help_panel="Control a run")(change)
 
 
-@app.command(rich_help_panel="Look around")
+@app.command(rich_help_panel="Inspect and measure")
 @grouped
 def replay(
     where: RunOrArgument,
@@ -181,12 +181,12 @@ def replay(
     *,
     place: ReplayPlace,
 ) -> None:
-    """Train a run again from its journal, in processes of its own, and compare it with what the run did.
+    """Train a run again from its journal, in separate processes, and compare the result with the run.
 
-    Every step is trained as it was decided, so the model is the same, bit for bit; the run's folder is only read. A
-    run's own Kafka broker is started meanwhile, unless the run is under way.
-    Prints digests of all rows and dense weights, by which two replays can be compared, and exits with 1 if a step or
-    the end comes out otherwise. The dense weights are saved in a folder of the replay's own.
+    Every step is trained as it was decided, so the model is the same, bit for bit. The run's folder is only read. A
+    run's own Kafka broker is started meanwhile, unless the run is under way. Prints digests of all rows and dense
+    weights, by which two replays can be compared, and exits with 1 if a step or the end differs. The dense weights are
+    saved in the replay's own folder.
 
     Example: freshet replay --run up-20261115-021100 --to 500
     """
@@ -200,18 +200,18 @@ def replay(
     show(done, console, json_file)
 
 
-app.command(rich_help_panel="Look around")(verify.verify)
-app.command(rich_help_panel="Look around")(chaos.chaos)
-app.command(rich_help_panel="Look around")(check.check)
-app.command(rich_help_panel="Look around")(plan.plan)
-app.command(rich_help_panel="Look around")(stream.dead_letters)
-app.add_typer(stream.topics, name="topics", rich_help_panel="Look around")
-app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel="Look around")
+app.command(rich_help_panel="Inspect and measure")(verify.verify)
+app.command(rich_help_panel="Inspect and measure")(chaos.chaos)
+app.command(rich_help_panel="Inspect and measure")(check.check)
+app.command(rich_help_panel="Inspect and measure")(plan.plan)
+app.command(rich_help_panel="Inspect and measure")(stream.dead_letters)
+app.add_typer(stream.topics, name="topics", rich_help_panel="Inspect and measure")
+app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel="Inspect and measure")
 app.add_typer(checkpoints.app, name="cuts", hidden=True, callback=checkpoints.tell_new_name)
-app.add_typer(snapshots.app, name="snapshots", rich_help_panel="Look around")
-app.add_typer(token.app, name="token", rich_help_panel="While it runs")
+app.add_typer(snapshots.app, name="snapshots", rich_help_panel="Inspect and measure")
+app.add_typer(token.app, name="token", rich_help_panel="Control a run")
 for look in (commands.settings, commands.keys):
-    app.command(rich_help_panel="Look around")(look)
+    app.command(rich_help_panel="Inspect and measure")(look)
 
 
 def _run(
@@ -222,9 +222,9 @@ def _run(
     again: list[str],
     best: "KnownBest | None" = None,
 ) -> None:
-    """Runs all processes with a display, and prints the summary and, if the run is not over, how it goes on.
+    """Runs all processes with a display; prints the summary and, if the run has not ended, the command that resumes it.
 
-    again: the command that resumes it, with the options that are not stored with the run; its folder is added.
+    again: the command that resumes the run, with the options that are not stored with it; the folder is appended
     """
     from infra.base.telemetry import configure_logging
     from infra.run.cluster import run_cluster
@@ -237,8 +237,8 @@ def _run(
         daemons.log_settings(settings)
         console = Console()
         console.print(Text.assemble("run folder ", (str(settings.folder), "bold"), " (logs, journal, settings)"))
-        if told := _stream_line(settings, extras):
-            console.print(Text(told), soft_wrap=True)
+        if line := _stream_line(settings, extras):
+            console.print(Text(line), soft_wrap=True)
         summary = run_cluster(settings, extras, stop, Display(console), best)
     console.print(render_summary(summary))
     if may_go_on(settings.folder):
@@ -249,7 +249,7 @@ def _run(
 
 
 def _stream_line(settings: "Settings", extras: "Extras") -> str:
-    """What the run's topic holds and where reading begins; empty where nobody can tell yet, or a demo begins."""
+    """Describes the run's topic and where reading begins; empty if that is not known yet, or for a new demo."""
     from dispatch.journal.history import JOURNAL, read_history
     from ingest.errors import IngestError
     from ingest.opening import describe_stream
@@ -266,7 +266,7 @@ def _stream_line(settings: "Settings", extras: "Extras") -> str:
             from_time=given.get("--from-time"),
             from_offsets=given.get("--from-offsets"),
         )
-    except IngestError:  # the dispatcher meets it, too, and says more
+    except IngestError:  # the dispatcher meets the same error, and reports more
         return ""
 
 
@@ -276,7 +276,7 @@ def _defaults(kind: str, name: str = "") -> dict[str, Any]:
 
 
 def _chosen(given: SettingsOptions, where: PlacedRun, kafka: bool) -> list[str]:
-    """What was set on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
+    """The settings given on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
     chosen = given.chosen(kafka)
     folder = where.place
     if folder is None:
@@ -287,7 +287,7 @@ def _chosen(given: SettingsOptions, where: PlacedRun, kafka: bool) -> list[str]:
 
 
 def run_command() -> None:
-    """Runs the command; an expected error is one line and status 1 or 2, never a traceback."""
+    """Runs the command; an expected error becomes one line and exit code 1 or 2, never a traceback."""
     try:
         app()
     except SystemExit as ended:

@@ -30,7 +30,7 @@ RUN = f"{PREFIX}RUN"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer is to see it: with the fields of each dataclass in place of the parameter."""
+    """The command as typer should see it: with the fields of each dataclass in place of the parameter."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
@@ -65,7 +65,7 @@ def _options(group: Any) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class SettingsOptions:
-    """Where the settings of a command come from, beside the environment."""
+    """Where the settings of a command come from, besides the environment."""
 
     config: Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)] = None
     overrides: Annotated[
@@ -94,12 +94,12 @@ class RunOption:
 
     @property
     def old(self) -> Sequence[Path]:
-        """Folders in a spelling that is not shown any more."""
+        """Folders given in an older spelling, which the help does not show."""
         return ()
 
     @cached_property
     def named(self) -> str:
-        """What names the run, with a notice for an older spelling; empty if nothing does."""
+        """The name or folder of the run, with a notice for an older spelling; empty if none is given."""
         if not self.old:
             return self.run
         value = as_path(self.old[0])
@@ -113,11 +113,13 @@ class RunOption:
 
     @cached_property
     def folder(self) -> Path | None:
-        """The folder of the run that is named; None if none is."""
+        """The folder of the named run; None if no run is named."""
         return find_folder(self.named) if self.named else None
 
     def find(self, fits: Callable[[Path], bool] = is_under_way) -> Path:
-        """The folder of the run that is named, or of the only one that fits; raises ConfigError, which lists them."""
+        """The folder of the named run, or of the only run that fits; raises ConfigError with a list if there is not
+        one.
+        """
         named = self.named or os.environ.get(RUN, "")
         if named:
             return find_folder(named)
@@ -128,21 +130,21 @@ class RunOption:
 
 
 def not_one(names: Sequence[str], where: str) -> ConfigError:
-    """What is told a command that names no run where there is none, or more than one."""
+    """The error of a command that names no run when there is none, or more than one."""
     there = f"there are {', '.join(names)}" if names else "there is none"
     todo = f"name one, as in '{command_for(names[-1])}'" if names else "start one with 'freshet up', or give --run"
     return ConfigError(f"no run is named, and {where} {there}; expected exactly one; {todo}")
 
 
 def command_for(run: str) -> str:
-    """This command about one run, without the secret that it may have been given."""
+    """This command line for one run, without the secret that it may contain."""
     words = ["freshet", *sys.argv[1:], "--run", run]
     return shlex.join("SECRET" if before == "--token" else word for before, word in pairwise(["", *words]))
 
 
 @dataclass(frozen=True)
 class RunOrFolder(RunOption):
-    """The same, for commands that had an option of another name for it."""
+    """The same, for commands whose option had another name."""
 
     old_folder: Annotated[Path | None, typer.Option("--folder", "--run-folder", hidden=True)] = None
 
@@ -153,7 +155,7 @@ class RunOrFolder(RunOption):
 
 @dataclass(frozen=True)
 class RunOrArgument(RunOption):
-    """The same, for commands that took its folder as an argument."""
+    """The same, for commands that took the folder as an argument."""
 
     old_folders: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None
 
@@ -164,21 +166,25 @@ class RunOrArgument(RunOption):
 
 @dataclass(frozen=True)
 class PlacedRun(RunOrFolder):
-    """Where a run lives that is started or resumed."""
+    """The place of a run that is started or resumed."""
 
     run: Annotated[
         str,
-        typer.Option("--run", metavar="NAME|FOLDER", help="Its name, in runs, or its folder; a new one by default."),
+        typer.Option(
+            "--run",
+            metavar="NAME|FOLDER",
+            help="Name of the run (a folder in runs), or its folder; a new one by default.",
+        ),
     ] = ""
 
     @property
     def name(self) -> str:
-        """Of a new run; empty if none is given."""
+        """The name of a new run; empty if none is given."""
         return "" if not self.named or is_path(self.named) else check_names(self.named)
 
     @property
     def place(self) -> Path | None:
-        """The folder of the run that is there under this name, or where a new one is made; None if none is named."""
+        """The folder of the existing run with this name, or of a new one; None if no run is named."""
         if not self.named:
             return None
         return named_folder(self.named) or RUNS / self.name
@@ -186,11 +192,11 @@ class PlacedRun(RunOrFolder):
 
 @dataclass(frozen=True)
 class RunOptions(SettingsOptions, RunOrFolder):
-    """Settings as for any command, or those with which a run was started."""
+    """Settings as for any command, or those that a run was started with."""
 
     run: Annotated[
         str,
-        typer.Option("--run", metavar="NAME|FOLDER", help="A run, or its folder, whose stored settings are taken."),
+        typer.Option("--run", metavar="NAME|FOLDER", help="Run (or its folder) whose stored settings are used."),
     ] = ""
 
     def load(self, defaults: Mapping[str, Any] | None = None, kafka: bool = False) -> Settings:
@@ -207,9 +213,9 @@ class RunOptions(SettingsOptions, RunOrFolder):
         return read_stored(find_folder(self.named))
 
     def or_only_run(self, *settings: str, kafka: bool = False) -> "RunOptions":
-        """These options; where they give neither settings nor a run, with the only run there is, if there is one.
+        """These options; if they give neither settings nor a run, they name the only run, if there is exactly one.
 
-        settings: sections, or settings, that may also be given by the environment
+        settings: sections or settings that may also be given by the environment
         """
         is_given = self.named or self.overrides or self.config or kafka or set(settings) & read_environment().keys()
         if is_given or not fitting_folders():

@@ -1,4 +1,4 @@
-"""``freshet replay``: trains the steps of a run again from its journal, and compares."""
+"""``freshet replay``: trains the steps of a run again from its journal, and compares the results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,32 +16,33 @@ from infra.base.process import Stop, write_whole
 
 
 class ReplayDiffers(FreshetError):
-    """A replay did not come out as the run did."""
+    """A replay gave other results than the run."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay came to. Two with equal digests have the same model, bit for bit."""
+    """The results of a replay. Two replays with equal digests have the same model, bit for bit."""
 
     run: str
     folder: str
-    """with the dense weights of the replay"""
+    """Folder with the dense weights of the replay."""
     step: int
     rows: int
     rows_digest: str
-    """of key, value, state and version of every row"""
+    """Digest of the key, value, state and version of every row."""
     dense_digest: str
-    """of every dense weight and its state"""
+    """Digest of every dense weight and its state."""
     compared_steps: int
-    """steps whose logits were on record"""
+    """Number of steps whose logits were on record."""
     differs_at: int | None
-    """first of them that came out otherwise"""
+    """First of these steps whose logits differ."""
     equals_end: bool | None
-    """whether the rows are those with which the run ended or was stopped; None: it did neither after this step"""
+    """Whether the rows equal those at the end or stop of the run; None: it neither ended nor stopped after this step.
+    """
 
 
 @dataclass(frozen=True)
 class ReplayPlace:
-    """Where a replay goes."""
+    """Where a replay is stored."""
 
     into: Annotated[
         Path | None, typer.Option("--into", help="Folder of the replay; a new one by default.", show_default=False)
@@ -56,7 +57,7 @@ class ReplayPlace:
 
 
 def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, console: Console) -> Replayed:
-    """Runs all processes of a replay to their end."""
+    """Runs all processes of a replay until they end."""
     from dispatch.journal.history import JOURNAL, read_history
     from infra.base.telemetry import configure_logging
     from infra.run.cluster import Extras, run_cluster
@@ -89,7 +90,7 @@ def replay_run(folder: Path, into: Path, last_step: int | None, stop: Stop, cons
 
 @contextmanager
 def readable_stream(folder: Path) -> Iterator[None]:
-    """Inside, the events of a run can be read, also those on its own broker; nobody resumes such a run meanwhile."""
+    """Inside, the events of a run can be read, even on its own broker; nobody can resume such a run meanwhile."""
     from dispatch.journal.occupied import is_under_way
     from infra.run.own_broker import answering
     from infra.run.settings import read_stored
@@ -103,7 +104,7 @@ def readable_stream(folder: Path) -> Iterator[None]:
 
 
 def digest_file(path: Path) -> str:
-    """32 hex digits of the tensors of a safetensors file, whatever else it says about them."""
+    """32 hex digits that depend on the tensors of a safetensors file only, not on its metadata."""
     import xxhash
     from safetensors.numpy import load_file
 
@@ -115,7 +116,7 @@ def digest_file(path: Path) -> str:
 
 
 def show(done: Replayed, console: Console, json_file: Path | None) -> None:
-    """Prints what came out; raises ReplayDiffers if it is not what the run did."""
+    """Prints the results; raises ReplayDiffers if they differ from the run's."""
     table = Table(show_header=False, box=None)
     values: dict[str, Any] = msgspec.structs.asdict(done)
     for name, value in values.items():

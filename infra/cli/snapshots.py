@@ -1,4 +1,4 @@
-"""``freshet snapshots``: versions of the model that may be served, and which one is wanted.
+"""``freshet snapshots``: the snapshots of a run, and which one is to be served.
 
 Everything is read from and written to the storage of the checkpoints, so it works while training, serving and SQL are
 down.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from serving.snapshots.model import ReadModel, RunModel
 
 app = typer.Typer(
-    help="Snapshots: versions of the model. List, compare, pin, release and export them.", no_args_is_help=True
+    help="Snapshots: checkpoints that can be served. List, compare, pin, release and export them.", no_args_is_help=True
 )
 EVENTS_FOR_NAMES = 100_000
 UNKNOWN = "not known"
@@ -42,11 +42,11 @@ class SnapshotOptions(SettingsOptions, RunOrFolder):
     ] = ""
 
     def settings(self) -> Settings:
-        """Those of the run, or, where its checkpoints alone are named, those given as for any command."""
+        """The settings of the run or, if only its checkpoints are named, those given as for any command."""
         return self.load() if self.checkpoints_url and self.folder is None else read_stored(self.find())
 
     def storage(self) -> "Storage":
-        """Where the checkpoints are."""
+        """The storage of the checkpoints."""
         from infra.base.storage import Storage
 
         if self.checkpoints_url:
@@ -59,7 +59,7 @@ class SnapshotOptions(SettingsOptions, RunOrFolder):
 @app.command("list")
 @grouped
 def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """List the versions of a model, newest last: verdict, age, and which one is pinned or wanted.
+    """List the snapshots of a run, newest last: verdict, age, and which one is pinned or requested.
 
     Example: freshet snapshots list --run up-20261115-021100
     """
@@ -83,7 +83,7 @@ def list_snapshots(as_json: AsJson = False, *, given: SnapshotOptions) -> None:
 @app.command()
 @grouped
 def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Show one version: what it was judged by, and what people want.
+    """Show one snapshot: the figures that it was judged by, and the current choice of what is served.
 
     Example: freshet snapshots show 7 --run up-20261115-021100
     """
@@ -94,19 +94,19 @@ def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOp
     found, _ = _manifests(storage)
     manifest = _of(found, number)
     choice = read_choice(storage)
-    told = _listed(manifest, choice, wanted_of(found, choice)) | {"figures": manifest.figures, "choice": choice}
+    facts = _listed(manifest, choice, wanted_of(found, choice)) | {"figures": manifest.figures, "choice": choice}
     if as_json:
-        echo_json(told)
+        echo_json(facts)
         return
     figures = manifest.figures
     print_table(
         None,
         [
             ("checkpoint", f"{number}, version {manifest.timeline}.{manifest.step:,} of run {manifest.run}"),
-            ("taken", f"{time_text(manifest.at_seconds)}, {_age(told['age_seconds'])} ago"),
-            ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(told['bytes'])}"),
-            ("verdict", _verdict(told)),
-            ("served", _served(told)),
+            ("taken", f"{time_text(manifest.at_seconds)}, {_age(facts['age_seconds'])} ago"),
+            ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(facts['bytes'])}"),
+            ("verdict", _verdict(facts)),
+            ("served", _served(facts)),
             ("logloss", f"{figures.logloss:.4f} of {figures.samples:,} samples"),
             ("calibration", f"{figures.calibration:.3f}"),
             ("against", _compared(figures)),
@@ -126,9 +126,9 @@ def diff(
     *,
     given: SnapshotOptions,
 ) -> None:
-    """Compare two versions: rows that came and changed, the largest changes, dense weights, quality.
+    """Compare two snapshots: new and changed rows, the largest changes, dense weights, quality.
 
-    A row is named by its field and value where the run's newest or oldest events, or its schema, tell them.
+    A row is named by its field and value if they can be found in the run's newest or oldest events, or its schema.
 
     Example: freshet snapshots diff 7 9 --run up-20261115-021100
     """
@@ -151,7 +151,7 @@ def diff(
 @app.command()
 @grouped
 def pin(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Serve one version, whatever its verdict, until it is unpinned; its checkpoint is kept.
+    """Serve one snapshot, whatever its verdict, until it is unpinned; its checkpoint is kept.
 
     Example: freshet snapshots pin 7 --run up-20261115-021100 --reason "better before the sale"
     """
@@ -159,7 +159,7 @@ def pin(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, 
 
     storage = given.storage()
     _of(_manifests(storage)[0], number)
-    _tell(
+    _print_choice(
         choose_pin(storage, number, getpass.getuser(), reason), f"checkpoint {number} is served until unpinned", as_json
     )
 
@@ -167,20 +167,20 @@ def pin(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, 
 @app.command()
 @grouped
 def unpin(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Serve the newest good version again.
+    """Serve the newest good snapshot again.
 
     Example: freshet snapshots unpin --run up-20261115-021100
     """
     from serving.snapshots.choosing import choose_newest
 
-    told = "no version is pinned any more; the newest good one is served"
-    _tell(choose_newest(given.storage(), getpass.getuser(), reason), told, as_json)
+    message = "no snapshot is pinned any more; the newest good one is served"
+    _print_choice(choose_newest(given.storage(), getpass.getuser(), reason), message, as_json)
 
 
 @app.command()
 @grouped
 def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Go back: pin the newest version that may be served and is older than what is served, or pinned, now.
+    """Go back: pin the newest snapshot that may be served and is older than the one that is served, or pinned, now.
 
     Example: freshet snapshots rollback --run up-20261115-021100 --reason "clicks fell"
     """
@@ -192,13 +192,13 @@ def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOpt
     served = [Version(each.timeline, each.step, each.checkpoint) for each in served_now(storage, time.time())]
     found, _ = _manifests(storage)
     choice = choose_before(storage, found, max(served, default=None), getpass.getuser(), reason)
-    _tell(choice, f"checkpoint {choice.pinned} is served until unpinned", as_json)
+    _print_choice(choice, f"checkpoint {choice.pinned} is served until unpinned", as_json)
 
 
 @app.command()
 @grouped
 def release(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOptions) -> None:
-    """Let a version go out that is held back; it is served if it is the newest one that may be.
+    """Allow a snapshot that is held back to be served; it is served if it is the newest one allowed.
 
     Example: freshet snapshots release 9 --run up-20261115-021100
     """
@@ -206,7 +206,9 @@ def release(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = Fal
 
     storage = given.storage()
     _of(_manifests(storage)[0], number)
-    _tell(choose_release(storage, number, getpass.getuser(), reason), f"checkpoint {number} may be served", as_json)
+    _print_choice(
+        choose_release(storage, number, getpass.getuser(), reason), f"checkpoint {number} may be served", as_json
+    )
 
 
 @app.command()
@@ -214,12 +216,13 @@ def release(number: CheckpointNumber, reason: Reason = "", as_json: AsJson = Fal
 def export(
     number: CheckpointNumber,
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
-    onnx: Annotated[bool, typer.Option("--onnx", help="The dense part as ONNX, too.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also export the dense part as ONNX.")] = False,
     as_json: AsJson = False,
     *,
     given: SnapshotOptions,
 ) -> None:
-    """Write a version as a folder that other programs load without Freshet: safetensors, JSON, ONNX if asked for.
+    """Export a snapshot as a folder that other programs load without Freshet: safetensors, JSON and, if requested,
+    ONNX.
 
     Example: freshet snapshots export 7 exported --run up-20261115-021100
     """
@@ -240,7 +243,7 @@ def export(
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
 def _manifests(storage: "Storage") -> tuple[list["CheckpointManifest"], dict[int, str]]:
-    """(those that can be read, ascending; why others cannot, by number)."""
+    """Returns the manifests that can be read, ascending, and the reasons why others cannot, by number."""
     from dispatch.checkpoints.survey import find_checkpoints
 
     checkpoints = find_checkpoints(storage)
@@ -280,10 +283,10 @@ def _listed(manifest: "CheckpointManifest", choice: "Choice", wanted: "Checkpoin
     }
 
 
-def _cells(told: dict[str, Any]) -> list[str]:
-    numbers = (f"{told['checkpoint']}", f"{told['timeline']}", f"{told['step']:,}")
-    times = (time_text(told["at_seconds"]), _age(told["age_seconds"]))
-    return [*numbers, *times, f"{told['rows']:,}", _verdict(told), _served(told)]
+def _cells(facts: dict[str, Any]) -> list[str]:
+    numbers = (f"{facts['checkpoint']}", f"{facts['timeline']}", f"{facts['step']:,}")
+    times = (time_text(facts["at_seconds"]), _age(facts["age_seconds"]))
+    return [*numbers, *times, f"{facts['rows']:,}", _verdict(facts), _served(facts)]
 
 
 def _compared(figures: "CheckpointFigures") -> str:
@@ -298,14 +301,14 @@ def _compared(figures: "CheckpointFigures") -> str:
     )
 
 
-def _verdict(told: dict[str, Any]) -> str:
-    if not told["reasons"]:
+def _verdict(facts: dict[str, Any]) -> str:
+    if not facts["reasons"]:
         return "good"
-    return f"{'released' if told['is_released'] else 'held back'}: {'; '.join(told['reasons'])}"
+    return f"{'released' if facts['is_released'] else 'held back'}: {'; '.join(facts['reasons'])}"
 
 
-def _served(told: dict[str, Any]) -> str:
-    return "pinned" if told["is_pinned"] else "wanted" if told["is_wanted"] else ""
+def _served(facts: dict[str, Any]) -> str:
+    return "pinned" if facts["is_pinned"] else "wanted" if facts["is_wanted"] else ""
 
 
 def _age(seconds: float) -> str:
@@ -315,11 +318,11 @@ def _age(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _tell(choice: "Choice", told: str, as_json: bool) -> None:
+def _print_choice(choice: "Choice", message: str, as_json: bool) -> None:
     if as_json:
         echo_json(choice)
     else:
-        typer.echo(told)
+        typer.echo(message)
 
 
 def _print_difference(found: "ModelDifference") -> None:

@@ -1,4 +1,4 @@
-"""The commands around the stream: writing events, reading dead letters, making and looking at topics."""
+"""The commands around the stream: write events, read dead letters, create and inspect topics."""
 
 import math
 import os
@@ -37,7 +37,7 @@ UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNITS_BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FOREVER = "-1"
 LINE_SECONDS = 10.0
-"""between two lines of progress where the output is no terminal"""
+"""Time between two lines of progress if the output is not a terminal."""
 
 topics = typer.Typer(
     help="Topics: create and list them on Kafka, describe them there or in the embedded log.", no_args_is_help=True
@@ -46,23 +46,24 @@ topics = typer.Typer(
 
 @dataclass(frozen=True)
 class ProduceOptions:
-    """What to produce, how fast and how much of it."""
+    """What to produce, how fast and how much."""
 
     file: Annotated[Path | None, typer.Argument(help="File to read; - for stdin (jsonl).", show_default=False)] = None
     dataset: Annotated[Dataset, typer.Option(help="What to produce.")] = "synthetic"
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as the file grows, also after it is rotated or truncated (jsonl).")
+        bool,
+        typer.Option("--follow", help="Keep reading as the file grows, even after it is rotated or truncated (jsonl)."),
     ] = False
     from_byte: Annotated[
-        int, typer.Option(help="With --follow: begin at this byte, which an earlier end named.", min=0)
+        int, typer.Option(help="With --follow: begin at this byte, as printed when an earlier command ended.", min=0)
     ] = 0
     rate: Annotated[float | None, typer.Option(help="Events a second.", show_default=False)] = None
-    duration: Annotated[float | None, typer.Option(help="Stop after so many seconds.", show_default=False)] = None
-    limit: Annotated[int | None, typer.Option(help="Stop after so many good events.", show_default=False)] = None
+    duration: Annotated[float | None, typer.Option(help="Stop after this many seconds.", show_default=False)] = None
+    limit: Annotated[int | None, typer.Option(help="Stop after this many good events.", show_default=False)] = None
     packed: Annotated[int, typer.Option(help="Samples per packed record; 0 writes JSON.")] = 0
     poison: Annotated[float, typer.Option(help="Share of deliberately bad events of every kind, for drills.")] = 0.0
     predict_url: Annotated[
-        str, typer.Option("--predict-url", help="Ask this server for predictions first; labels follow later.")
+        str, typer.Option("--predict-url", help="Request predictions from this server first; write labels later.")
     ] = ""
     label_seconds: Annotated[float, typer.Option(help="How much later, with --predict-url.", min=0)] = 5.0
     kafka: Kafka = False
@@ -74,11 +75,11 @@ class ProduceOptions:
 def produce(what: ProduceOptions, given: RunOptions) -> None:
     """Write events into the embedded log or Kafka: your own, a synthetic stream, or a Criteo, Avazu or MovieLens file.
 
-    Your own are jsonl: one JSON object a line, in a file or on stdin. A line that is no event is written as it is, and
-    becomes a dead letter with its reason. With --follow the file is read from its start and on as it grows; the end
-    names the byte up to which its lines are written. A synthetic stream goes on where the topic ends.
-    With --predict-url each event is first sent to 'freshet serve', without its label, and written later with its label
-    and the id of the prediction; FRESHET_TOKEN is the server's token.
+    Your own events are jsonl: one JSON object per line, in a file or on stdin. A line that is not a valid event is
+    written as it is, and becomes a dead letter with its reason. With --follow the file is read from its start and then
+    as it grows; at the end the command prints the byte up to which lines were written. A synthetic stream continues
+    where the topic ends. With --predict-url each event is first sent to 'freshet serve' without its label, and later
+    written with its label and the id of the prediction; FRESHET_TOKEN is the server's token.
 
     Example: freshet produce --dataset criteo train.txt --rate 5000
 
@@ -136,16 +137,18 @@ def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
 @topics.command()
 @grouped
 def create(
-    partitions: Annotated[int | None, typer.Option(help="Of the events topic.", min=1, show_default=False)] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Partitions of the events topic.", min=1, show_default=False)
+    ] = None,
     replication: Annotated[int, typer.Option(help="Copies of each partition.", min=1)] = 1,
-    retention: Annotated[str | None, typer.Option(help="Keep events so long: 7d, 12h, forever.")] = None,
-    retention_size: Annotated[str | None, typer.Option(help="Keep so much a partition: 10GiB, forever.")] = None,
+    retention: Annotated[str | None, typer.Option(help="How long to keep events: 7d, 12h, forever.")] = None,
+    retention_size: Annotated[str | None, typer.Option(help="How much to keep per partition: 10GiB, forever.")] = None,
     compression: Annotated[str | None, typer.Option(help="producer, lz4, zstd or uncompressed.")] = None,
     largest: Annotated[str | None, typer.Option(help="Largest record, compressed: 4MiB.")] = None,
     *,
     given: SettingsOptions,
 ) -> None:
-    """Make the events topic and the dead-letter topic; those that exist already must be as asked for.
+    """Create the events topic and the dead-letter topic; existing topics must have the requested properties.
 
     Names come from stream.topic and stream.dead_letter_topic, the number of partitions from stream.partitions. The
     dead-letter topic has one partition, and the same retention.
@@ -165,7 +168,7 @@ def create(
     )
     made = create_topics(settings.kafka, specs)
     for spec in specs:
-        typer.echo(f"{spec.name}: {'created' if spec.name in made else 'there already, as asked for'}")
+        typer.echo(f"{spec.name}: {'created' if spec.name in made else 'exists already, as requested'}")
 
 
 @topics.command("list")
@@ -192,7 +195,7 @@ def describe(
     *,
     given: RunOptions,
 ) -> None:
-    """Show what each partition of a topic holds: of the embedded log, or on Kafka where servers are named.
+    """Show the contents of each partition of a topic: in the embedded log, or on Kafka if servers are given.
 
     On Kafka it also shows how far the display group (kafka.group) has read it.
 
@@ -240,7 +243,7 @@ def _describe_embedded(settings: "Settings", name: str) -> None:
 
 @contextmanager
 def predicting(url: str) -> Iterator["Ask | None"]:
-    """Asks a server for predictions; None where no server is named."""
+    """Opens a connection to a prediction server; None if no server is named."""
     if not url:
         yield None
         return
@@ -252,7 +255,7 @@ def predicting(url: str) -> Iterator["Ask | None"]:
 
 
 def ask_predictions(client: "ApiClient", samples: Sequence[Mapping[str, Any]]) -> Mapping[int, str]:
-    """Asks for predictions; the reasons of samples that do not fit the schema, by place."""
+    """Requests predictions; returns the reasons of samples that do not fit the schema, by index."""
     from infra.cli.steer.client import ApiRefused
     from ingest.errors import NothingPredicts
 
@@ -275,7 +278,7 @@ def _authority() -> Path | None:
 
 # ── shared by the commands ────────────────────────────────────────────────────────────────────────────────────────────
 def _check_embedded(folder: Path, topic: str, setting: str) -> None:
-    """Raises ConfigError for a topic that the embedded log in this folder does not have."""
+    """Raises ConfigError if the embedded log in this folder does not have the topic."""
     if (folder / topic).is_dir():
         return
     found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -292,7 +295,7 @@ def _bytes_in(partition: Path) -> int:
 
 @contextmanager
 def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Produced"], None]]:
-    """A progress bar on a terminal, a line now and then elsewhere; nothing where a supervisor shows the run."""
+    """A progress bar on a terminal, a line now and then elsewhere; nothing if a supervisor shows the run."""
     if is_supervised():
         yield lambda so_far: None
         return
@@ -318,7 +321,7 @@ def progress_of(console: Console, limit: int | None) -> Iterator[Callable[["Prod
 
 
 class ProgressLines:
-    """A line when a followed file was read to its end for the first time, and now and then while events are written."""
+    """Prints a line when a followed file is first read to its end, and now and then as events are written."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -343,10 +346,10 @@ def _rate(so_far: "Produced") -> float:
 
 
 def _goes_on(done: "Produced", file: Path | None) -> str:
-    """Where to go on with a file that was followed."""
+    """How to continue with a file that was followed."""
     if done.read_to is None:
         return ""
-    return f"; {file} is written up to byte {done.read_to}, '--from-byte {done.read_to}' goes on there"
+    return f"; {file} is written up to byte {done.read_to}; continue with '--from-byte {done.read_to}'"
 
 
 def _summary(done: "Produced", settings: "Settings") -> str:

@@ -1,4 +1,4 @@
-"""``freshet token``: who may use the control plane. Works on its database, whether the API runs or not."""
+"""``freshet token``: who may use the control plane. Works directly on its database, whether the API runs or not."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ UsedT = TypeVar("UsedT")
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
 SERVER = "serve"
 WIDTH = 160
-"""of tables where the output is no terminal"""
+"""Width of tables if the output is not a terminal."""
 Url = Annotated[
     str, typer.Option("--database", metavar="URL", help="The database of the API; by default that of the settings.")
 ]
@@ -38,17 +38,17 @@ app = typer.Typer(help="Tokens of the API: create, list and revoke them.", no_ar
 @app.command()
 @grouped
 def create(
-    name: Annotated[str, typer.Option(help="Whose it is, or what it is for.")],
+    name: Annotated[str, typer.Option(help="Whose token it is, or what it is for.")],
     scope: Annotated[list[str], typer.Option(help="read, control, predict or ingest; may be repeated.")],
     expires: Annotated[
-        str | None, typer.Option(help="After how long, as in 12h, 30d or 1y; never by default.", show_default=False)
+        str | None, typer.Option(help="Lifetime, as in 12h, 30d or 1y; unlimited by default.", show_default=False)
     ] = None,
     database: Url = "",
     as_json: AsJson = False,
     *,
     given: RunOptions,
 ) -> None:
-    """Create a token and print its secret, which is shown this once.
+    """Create a token and print its secret, which is shown only once.
 
     Example: freshet token create --name ann --scope read --scope control --expires 30d
     """
@@ -89,7 +89,7 @@ def list_tokens(database: Url = "", as_json: AsJson = False, *, given: RunOption
 @app.command()
 @grouped
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="Of the token.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
     database: Url = "",
     as_json: AsJson = False,
     *,
@@ -109,7 +109,7 @@ def revoke(
 
 
 def parse_seconds(text: str) -> float:
-    """A duration, as in 30d; raises ConfigError."""
+    """Parses a duration, as in 30d, into seconds; raises ConfigError."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mhdy])", text)
     if found is None:
         raise ConfigError(f"{text!r} is no duration; expected a number and m, h, d or y, as in 30d; correct --expires")
@@ -117,7 +117,7 @@ def parse_seconds(text: str) -> float:
 
 
 def database_of(given: RunOptions) -> str:
-    """The database that the settings name, or that of the API or server that listens for the run, or its default."""
+    """The database given by the settings, or that of the API or server of the run, or the default."""
     from infra.base.run_folder import is_run
     from infra.web.store.place import database_url
 
@@ -131,9 +131,10 @@ def database_of(given: RunOptions) -> str:
 
 
 def served_database(folder: Path) -> str | None:
-    """That of the API, or else the server of predictions, that listens for the runs in a folder; None if none does.
+    """The database of the API, or else of the prediction server, that listens for the runs in a folder; None if none
+    does.
 
-    Raises ConfigError if several listen, on several databases.
+    Raises ConfigError if several listen, with different databases.
     """
     from infra.web.store.place import read_database
 
@@ -152,7 +153,7 @@ def served_database(folder: Path) -> str | None:
 
 
 def _with_store(url: str, use: "Callable[[AccessStore], Awaitable[UsedT]]") -> UsedT:
-    """Migrates the database, if need be, and asks it one thing."""
+    """Migrates the database if necessary, and makes one query."""
     from infra.web.store.access import AccessStore
 
     async def ask() -> UsedT:

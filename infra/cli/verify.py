@@ -1,4 +1,4 @@
-"""``freshet verify``: checks everything that a run promises, in what it left behind."""
+"""``freshet verify``: checks everything that a run guarantees, from what it left behind."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ STYLES = {True: ("ok", "green"), False: ("violated", "bold red"), None: ("-", "d
 
 
 class RunViolated(FreshetError):
-    """A run is not what it promises."""
+    """A run violates one of its guarantees."""
 
 
 @grouped
@@ -40,8 +40,8 @@ def verify(
     """Check what a run left behind: its journal, events, dead letters, model, checkpoints, files and processes.
 
     A replay of the journal in a temporary folder must give the same rows, dense weights and predictions, bit for bit.
-    The run must be over, or interrupted. Its folder is only read; its own Kafka broker, if it has one, is started
-    meanwhile. Exits with 1 if anything is violated; what cannot be checked is named with the reason.
+    The run must have ended, or have been interrupted. Its folder is only read; its own Kafka broker, if it has one, is
+    started meanwhile. Exits with 1 if anything is violated; what cannot be checked is listed with the reason.
 
     Example: freshet verify --run up-20261115-021100
     """
@@ -63,7 +63,7 @@ def verify(
 
 @contextmanager
 def own_broker_of(folder: Path) -> Iterator[str]:
-    """Runs the run's own broker, if it has one; gives why it cannot be started, or nothing."""
+    """Runs the run's own broker, if it has one; yields the reason if it cannot be started, or an empty string."""
     from infra.run.own_broker import answering
 
     with ExitStack() as resources:
@@ -94,7 +94,7 @@ def replay_findings(folder: Path, stop: Stop, failure: str = "") -> "list[Findin
 
     if failure:
         return [Finding(REPLAY, None, f"not checked: {failure}")]
-    os.environ.pop(FAULT, None)  # the run's faults are not the replay's
+    os.environ.pop(FAULT, None)  # faults injected into the run do not apply to the replay
     with TemporaryDirectory(prefix="freshet-verify-") as into:
         try:
             done = replay_run(folder, Path(into) / "replay", None, stop, Console(quiet=True))
@@ -107,7 +107,7 @@ def compare_steps(done: Replayed) -> "Finding":
     from infra.verify.finding import Finding
 
     compared = f"{done.compared_steps:,} of {done.step:,} steps compared"
-    differs = "" if done.differs_at is None else f"; step {done.differs_at} is the first that comes out otherwise"
+    differs = "" if done.differs_at is None else f"; step {done.differs_at} is the first that differs"
     return Finding("replay: predictions", not differs, compared + differs)
 
 

@@ -1,1 +1,1 @@
-"""What a step would take on sets of workers that nobody has started: simulated decisions, measured or given times."""
+"""How long a step would take on sets of workers that do not exist yet: simulated decisions, measured or given times."""

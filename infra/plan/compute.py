@@ -1,7 +1,7 @@
-"""How long a worker computes for so many samples: measured here, or given.
+"""How long a worker computes for a number of samples: measured here, or given.
 
-What is measured is the plain training loop (trainer/reference.py) on the sample's own batches, on the device that the
-settings name: forward, backward, and the change of rows and dense weights.
+The measurement runs the plain training loop (trainer/reference.py) on the sample's own batches, on the device that the
+settings name: forward, backward, and the update of rows and dense weights.
 """
 
 import time
@@ -23,36 +23,36 @@ WARM_ROUNDS = 2
 LEAST_ROUNDS = 4
 MOST_ROUNDS = 40
 MEASURED_SECONDS = 2.0
-"""after which no further round begins"""
+"""Time after which no further round begins."""
 
 
 @dataclass(frozen=True)
 class ComputeCurve:
-    """Seconds of compute by number of samples; between two numbers a straight line."""
+    """Seconds of compute by number of samples, with linear interpolation."""
 
     samples: tuple[int, ...]
-    """ascending, from 0"""
+    """Numbers of samples, ascending, from 0."""
     seconds: tuple[float, ...]
     where: str
-    """what was measured, or that it was given"""
+    """What was measured, or that it was given."""
 
     def of(self, samples: int) -> float:
-        """Beyond the largest number as much a sample as up to there."""
+        """Beyond the largest number the time per sample stays the same."""
         if samples > self.samples[-1]:
             return self.seconds[-1] * samples / self.samples[-1]
         return float(np.interp(samples, self.samples, self.seconds)) if samples else 0.0
 
 
 def given_compute(ms_per_1000: float) -> ComputeCurve:
-    """In proportion to the samples."""
+    """Compute in proportion to the samples."""
     return ComputeCurve((0, 1000), (0.0, ms_per_1000 / 1000), f"{ms_per_1000:g} ms per 1,000 samples, as given")
 
 
 def measure_compute(settings: Settings, batches: Sequence[Samples], sizes: Sequence[int]) -> ComputeCurve:
-    """The fastest of some batches of each size, cut out of the sample's: whatever else runs here only slows them
+    """The fastest of some batches of each size, taken from the sample's: anything else that runs here only slows them
     down.
 
-    Sizes take turns, so that a busy moment hits all of them.
+    Sizes take turns, so that a busy moment affects all of them.
     """
     device = choose_device(settings.trainer)
     threads = threads_of(settings)
@@ -90,7 +90,7 @@ class _Loop:
         self._dtype = float_type(rows)
 
     def time(self, part: Samples) -> float:
-        """Seconds of one step on these samples, their rows left out that are seen for the first time."""
+        """Seconds of one step on these samples, without creating rows that are seen for the first time."""
         rows = self._index.resolve(np.ascontiguousarray(part.keys_BF))
         self._reference.grow(np.ascontiguousarray(rows.new_keys))
         rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(self._device)
@@ -102,7 +102,7 @@ class _Loop:
 
 
 def _fixed_part(sizes: Sequence[int], times: Sequence[float]) -> float:
-    """Where the line through the two smallest sizes begins; 0 for a single size."""
+    """The intercept of the line through the two smallest sizes; 0 for a single size."""
     if len(sizes) < 2:
         return 0.0
     slope = max(0.0, (times[1] - times[0]) / (sizes[1] - sizes[0]))

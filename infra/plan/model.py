@@ -7,8 +7,8 @@ A step of several workers, in time:
     decision on the next step ────┘
 
 Early rows are those that the step does not train (dispatch/placement/rows/plan.py); they move while it computes. Late
-ones wait for its new values: a shard answers a pull once all pushes that were announced are in, so pushes and pulls are
-in a row. Of a worker that trains alone no row waits for anyone else and the dense weights do not move.
+ones wait for its new values: a shard answers a pull once all announced pushes have arrived, so pushes and pulls follow
+each other. For a worker that trains alone no row waits for anyone else and the dense weights do not move.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ class PlannedParts:
 
     compute: F64
     early_rows: F64
-    """that move while the step before computes; of a worker alone all of its rows"""
+    """Rows that move while the step before computes; for a worker alone all of its rows."""
     late_rows: F64
     dense: F64
-    """one way"""
+    """Dense weights, one way."""
     decide: F64
     is_alone: NDArray[np.bool_]
-    """whether one worker trains, which owns the dense weights"""
+    """Whether one worker trains alone, which owns the dense weights."""
 
 
 def step_seconds(parts: PlannedParts) -> F64:
-    """Seconds of each step: what runs side by side counts once, by the longest of it; what waits for others is added.
+    """Seconds of each step: of overlapping parts the longest counts; parts that wait for others are added.
 
     One worker: max(compute, rows, decide). Several: max(compute, early rows, decide) + late rows + dense one way.
     """
@@ -44,7 +44,7 @@ def step_seconds(parts: PlannedParts) -> F64:
 
 
 def limit_of(parts: PlannedParts) -> str:
-    """What most of the time goes to: compute, rows, dense or deciding."""
+    """What takes most of the time: compute, rows, dense or deciding."""
     together = {
         "compute": float(parts.compute.mean()),
         "rows": float(parts.early_rows.mean()),

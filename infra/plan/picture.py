@@ -1,4 +1,4 @@
-"""When several workers pay: a map over compute and link speed, drawn without a screen."""
+"""When several workers are worth using: a map over compute and link speed, drawn without a screen."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from infra.plan.plan import Simulated, speed_up_map
 from infra.plan.simulate import PlanJob
 
 FACTORS = np.geomspace(1 / 64, 64, 49)
-"""of compute and of link speed, around the given ones"""
+"""Factors of compute and of link speed, around the given ones."""
 PAYS = 1.05
-"""times as fast as one worker alone: from here on several are worth having"""
+"""Speed-up over one worker alone from which on several are worth using."""
 LEVELS = (1.0, PAYS, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 

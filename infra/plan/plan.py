@@ -1,7 +1,7 @@
-"""A plan: every set of workers that could be chosen, what a step takes there, and which one is fastest.
+"""A plan: every set of workers that could be chosen, how long a step takes there, and which one is fastest.
 
-The candidates are one worker alone, the 2, 4, … with the fastest links, and all. Within a set the policy shares out the
-batch, but parks nobody; the own choice is the same policy with all workers, free to park whom it likes.
+The candidates are one worker alone, the 2, 4, … with the fastest links, and all. Within a set the policy divides the
+batch, but parks nobody; the own choice is the same policy with all workers, free to park any of them.
 """
 
 from collections import Counter
@@ -25,10 +25,10 @@ class PredictedMs(msgspec.Struct, frozen=True):
     step: float
     compute: float
     early_rows: float
-    """that move beside compute; of a worker alone all rows"""
+    """Rows that move during compute; for a worker alone all rows."""
     late_rows: float
     dense: float
-    """one way"""
+    """Dense weights, one way."""
     decide: float
 
 
@@ -36,42 +36,42 @@ class PlannedSet(msgspec.Struct, frozen=True):
     """A step on one set of workers. Lists are by worker, the one with the fastest link first."""
 
     workers: int
-    """in the set; of the own choice those that take part in most steps"""
+    """Workers in the set; for the own choice those that take part in most steps."""
     policy: str
     ms: PredictedMs | None = None
-    """None where the set cannot train the batch"""
+    """Times; None if the set cannot train the batch."""
     limited_by: str = ""
-    """compute, rows, dense or deciding"""
+    """compute, rows, dense or deciding."""
     megabytes: float = 0.0
-    """of a step, over all links, both ways"""
+    """Megabytes of a step, over all links, both ways."""
     rows_pulled: list[float] = []
-    """by a step"""
+    """Rows pulled by a step."""
     rows_pushed: list[float] = []
     samples: list[float] = []
     why_not: str = ""
 
 
 class PlanResult(msgspec.Struct, frozen=True):
-    """What a plan says."""
+    """The results of a plan."""
 
     batch: int
     links_gbit: list[float]
-    """the fastest first"""
+    """Links, the fastest first."""
     batches: int
-    """looked at; the later half counts"""
+    """Batches that were simulated; the second half counts."""
     dense_bytes: int
     row_bytes: int
-    """with state"""
+    """Bytes of a row with state."""
     compute: str
-    """where the seconds of compute come from"""
+    """Where the seconds of compute come from."""
     devices: int
     candidates: list[PlannedSet]
     own: PlannedSet | None
-    """what the policy chose among all workers; None where it chooses nothing"""
+    """What the policy chose among all workers; None if it chooses nothing."""
     fastest: int
-    """number of workers of the fastest candidate"""
+    """Number of workers of the fastest candidate."""
     speed_up: float | None
-    """of the fastest candidate over one worker alone; None where one alone cannot train the batch"""
+    """Speed-up of the fastest candidate over one worker alone; None if one alone cannot train the batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +80,11 @@ class Simulated:
 
     result: PlanResult
     loads: dict[int, SetLoad]
-    """by number of workers, of the candidates that can train the batch"""
+    """Loads by number of workers, of the candidates that can train the batch."""
 
 
 def make_plan(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: ShareBounds, seconds: float) -> Simulated:
-    """seconds: that all simulations together may take, about; raises CacheTooSmall if no set can train the batch."""
+    """seconds: approximate time of all simulations together; raises CacheTooSmall if no set can train the batch."""
     links = tuple(sorted(links_gbit, reverse=True))
     sizes = set_sizes(len(links))
     own_load, looked_at = simulate_set(job, links, policy, shares, seconds / (len(sizes) + 1))
@@ -116,7 +116,7 @@ def make_plan(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: Sh
 
 
 def mean_seconds(load: SetLoad, compute: float = 1.0, links: float = 1.0) -> float:
-    """Of a step, with compute and links scaled as in ``SetLoad.parts``."""
+    """Mean seconds of a step, with compute and links scaled as in ``SetLoad.parts``."""
     return float(step_seconds(load.parts(compute, links)).mean())
 
 
@@ -131,13 +131,15 @@ def speed_up_map(loads: dict[int, SetLoad], compute_X: F64, links_Y: F64) -> F64
 
 
 def _kept(shares: ShareBounds, workers: int, batch: int) -> ShareBounds:
-    """The same with a sample at least for everyone; bounds for each worker become one for all, as in a smaller set."""
+    """The same with at least one sample for everyone; bounds for each worker become one for all, as
+    in a smaller set.
+    """
     one_sample = min(1.0, workers / batch)
     return ShareBounds((max(one_sample, min(shares.least)),), (max(shares.largest),))
 
 
 def _own(policy: str, load: SetLoad) -> PlannedSet:
-    """Who takes part changes in the course of the sample: the set that most steps have counts."""
+    """Who takes part changes during the sample: the set that most steps have counts."""
     sets = Counter(map(tuple, (load.samples_Sn > 0).tolist()))
     return _prediction(sum(sets.most_common(1)[0][0]), policy, load)
 

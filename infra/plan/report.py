@@ -1,4 +1,4 @@
-"""A plan for people: a table, and what it comes to in a few sentences."""
+"""A plan for people: a table, and its conclusion in a few sentences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from infra.plan.plan import PlannedSet, PlanResult
 
 
 def plan_table(result: PlanResult) -> Table:
-    """One line a candidate."""
+    """One line per candidate."""
     table = Table(title=_title(result), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("workers", no_wrap=True)
     for name in ("ms a step", "over one", "compute", "rows beside", "rows after", "dense", "decide", "MB a step"):
@@ -48,13 +48,13 @@ def _line(candidate: PlannedSet, alone: PlannedSet | None, name: str) -> list[st
 
 
 def plan_lines(result: PlanResult) -> Iterator[str]:
-    """What the table comes to."""
+    """The conclusions from the table."""
     possible = [each for each in result.candidates if each.ms is not None]
     fastest = next(each for each in possible if each.workers == result.fastest)
     yield _verdict(result, fastest, possible)
     if result.own is not None:
         others = "" if result.own.workers == result.fastest else ", which is not the fastest set by this plan"
-        yield f"{result.own.policy}, told these times, has {_workers(result.own.workers)} take part{others}"
+        yield f"{result.own.policy}, given these times, lets {_workers(result.own.workers)} take part{others}"
     for each in result.candidates:
         if each.why_not:
             yield f"{_workers(each.workers)}: {each.why_not}"

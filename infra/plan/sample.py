@@ -1,4 +1,4 @@
-"""The events that a plan looks at: of a file, of a run's topic, or made up; cut into batches as a run would."""
+"""The events of a plan: from a file, from a run's topic, or synthetic; split into batches as in a run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,33 +21,31 @@ from ingest.streams.source import Source
 LEAST_BATCHES = 4
 TOPIC = "sample"
 LINES = 4096
-"""of a file that are written at a time"""
+"""Lines of a file that are written at a time."""
 
 
 def file_batches(settings: Settings, file: Path, dataset: str, most: int) -> list[Samples]:
-    """Of a file: JSON lines, or a public data set."""
+    """Batches of a file: JSON lines, or a public data set."""
     if dataset == "jsonl":
         return _of_lines(settings, file, most)
-    return check_batches(
-        list(_checkpoint(read_samples(dataset, file, settings.event_schema), settings, most)), settings
-    )
+    return check_batches(list(_batches(read_samples(dataset, file, settings.event_schema), settings, most)), settings)
 
 
 def topic_batches(settings: Settings, most: int) -> list[Samples]:
-    """Of the topic that the settings name, from its oldest event on."""
+    """Batches of the topic that the settings name, from its oldest event on."""
     with closing(open_source(settings.stream, settings.kafka)) as source:
         return _of_source(source, settings, most)
 
 
 def made_up_batches(settings: Settings, most: int) -> list[Samples]:
-    """Made up: those of the demo, or clicks of the schema's shape."""
+    """Synthetic batches: those of the demo, or clicks of the schema's shape."""
     wanted = most * settings.stream.batch
     parts = made_up_clicks(settings.stream.schema_name, settings.event_schema, settings.seed, wanted)
-    return list(_checkpoint(parts, settings, most))
+    return list(_batches(parts, settings, most))
 
 
 def _of_lines(settings: Settings, file: Path, most: int) -> list[Samples]:
-    """By way of a log of its own, so that lines are decoded, rejected and put into batches as a run would."""
+    """Uses a temporary log, so that lines are decoded, rejected and put into batches as in a run."""
     if not file.is_file():
         raise ConfigError(f"no file at {file}; expected events, one JSON object a line; correct the path")
     lines = (line for line in islice(read_jsonl(file), most * settings.stream.batch) if line is not None)
@@ -69,8 +67,8 @@ def _of_source(source: Source, settings: Settings, most: int) -> list[Samples]:
     return check_batches([batch for batch in batches if len(batch) == size], settings)
 
 
-def _checkpoint(parts: Iterator[Samples], settings: Settings, most: int) -> Iterator[Samples]:
-    """Whole batches."""
+def _batches(parts: Iterator[Samples], settings: Settings, most: int) -> Iterator[Samples]:
+    """Splits the samples into whole batches."""
     size = settings.stream.batch
     found = 0
     left: list[Samples] = []

@@ -2,7 +2,7 @@
 
 A decision is a pure function of the batches, the members and measured times, so rows by worker and direction are those
 of a real run over these batches. Times that a real run would measure are the plan's own: compute by ComputeCurve, and
-links as given. Left out: latency, orders and reports, what a process needs for a message, and the links of the shards.
+links as given. Not included: latency, orders and reports, the time to process messages, and the links of the shards.
 
 Legend: S steps, n workers.
 """
@@ -30,7 +30,7 @@ from infra.plan.compute import ComputeCurve
 from infra.plan.model import F64, PlannedParts
 
 SECONDS_PER_BYTE = 8e-9
-"""over a link of 1 Gbit/s"""
+"""Seconds per byte over a link of 1 Gbit/s."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +38,14 @@ class PlanJob:
     """What every set is simulated with."""
 
     keys: Sequence[NDArray[np.uint64]]
-    """of each batch, [B, F]"""
+    """Keys of each batch, [B, F]."""
     cache_rows: int
     eviction: str
     shards: int
     sizes: Sizes
     compute: ComputeCurve
     devices: int
-    """processors or GPUs that the workers have between them; those that share one compute in turn"""
+    """Processors or GPUs of all workers together; workers that share one compute in turn."""
     seed: int = 0
 
     @property
@@ -55,28 +55,28 @@ class PlanJob:
 
 @dataclass(frozen=True, eq=False)
 class SetLoad:
-    """What the later half of the simulated steps moves and takes, by step and worker."""
+    """What the second half of the simulated steps moves and takes, by step and worker."""
 
     links_gbit: tuple[float, ...]
     early_bytes_Sn: F64
-    """in the busier direction; of a worker alone all of its rows"""
+    """Bytes in the busier direction; for a worker alone all of its rows."""
     late_up_bytes_Sn: F64
     late_down_bytes_Sn: F64
     dense_bytes_Sn: F64
-    """one way"""
+    """Dense bytes, one way."""
     compute_seconds_Sn: F64
     is_alone_S: NDArray[np.bool_]
     decide_seconds: float
-    """the median of all decisions but the first ones"""
+    """The median of all decisions but the first ones."""
     pulled_Sn: F64
-    """rows"""
+    """Rows pulled."""
     pushed_Sn: F64
     moved_bytes_S: F64
-    """both ways, over all links"""
+    """Bytes both ways, over all links."""
     samples_Sn: F64
 
     def parts(self, compute: float = 1.0, links: float = 1.0) -> PlannedParts:
-        """Seconds, with compute that takes so many times as long and links that are so many times as fast."""
+        """Seconds, if compute took ``compute`` times as long and links were ``links`` times as fast."""
         wire_n = SECONDS_PER_BYTE / (links * np.array(self.links_gbit))
         late_S = (self.late_up_bytes_Sn * wire_n).max(axis=1) + (self.late_down_bytes_Sn * wire_n).max(axis=1)
         return PlannedParts(
@@ -108,7 +108,7 @@ class StepLoad:
 def simulate_set(
     job: PlanJob, links_gbit: Sequence[float], policy: str, shares: ShareBounds, seconds: float = float("inf")
 ) -> tuple[SetLoad, int]:
-    """All batches, or as many as can be decided in so many seconds; returns how many. Raises CacheTooSmall.
+    """Simulates all batches, or as many as can be decided in that many seconds; returns how many. Raises CacheTooSmall.
 
     shares: bounds of elastic capacity
     """
@@ -151,7 +151,7 @@ def _decider(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: Sha
 
 
 def _teach(decider: Decider, load: StepLoad, job: PlanJob, links_gbit: Sequence[float]) -> None:
-    """What a live run would have measured in this step."""
+    """Gives the decider what a live run would have measured in this step."""
     row_seconds = job.sizes.row * SECONDS_PER_BYTE / max(links_gbit)
     for worker, samples in enumerate(load.samples_n.tolist()):
         decider.measure(worker, int(samples), float(load.compute_seconds_n[worker]), row_seconds)
@@ -182,21 +182,21 @@ def _load_of(job: PlanJob, decision: Decision, workers: int) -> StepLoad:
 
 
 def _dense_bytes(sizes: Sizes, samples_n: F64) -> F64:
-    """One way: through the hub those with samples move all of it; a ring keeps everybody busy."""
+    """Bytes one way: through the hub, workers with samples move all of it; a ring keeps everybody busy."""
     if sizes.reduce == "ring":
         return np.full(samples_n.size, float(ring_moved(samples_n.size, sizes.dense)))
     return np.where(samples_n > 0, float(sizes.dense), 0.0)
 
 
 def _worker_bytes(plan: WorkerPlan, sizes: Sizes) -> tuple[float, float, float, float]:
-    """Early up and down, late up and down; evictions move with the early ones."""
+    """Bytes early up and down, late up and down; evictions move with the early ones."""
     early_up, late_up = _bytes(plan.push_owned, plan.push_parts, sizes)
     early_down, late_down = _bytes(plan.pull_full, plan.pull_values, sizes)
     return early_up, early_down, late_up, late_down
 
 
 def _bytes(whole: Moves, values: Moves, sizes: Sizes) -> tuple[float, float]:
-    """Early and late; whole: with optimizer state, values: without."""
+    """Early and late bytes; whole: with optimizer state, values: without."""
     early = (whole.early + whole.evicted) * sizes.row + (values.early + values.evicted) * sizes.value
     every = whole.rows.size * sizes.row + values.rows.size * sizes.value
     return float(early), float(every - early)

@@ -1,9 +1,8 @@
-"""Which settings must be the same in every process of a run, and which may differ: the one place where that is decided.
+"""Which settings must be the same in every process of a run, and which may differ: this is the only place that decides.
 
-A worker that learns at another rate, or a shard that starts rows from another seed, would train along and spoil the
-model without a word. So a worker sends the values below when it joins, the dispatcher when it opens a generation on a
-shard, and whoever has another value refuses. A new setting belongs to one of the three tables; a test fails until it
-does.
+A worker that learns at another rate, or a shard that starts rows from another seed, would spoil the model silently. So
+a worker sends the values below when it joins, the dispatcher when it opens a generation on a shard, and a process with
+another value refuses. A new setting belongs to one of the three tables; a test fails until it does.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from ps.protocol import FROM_SHARD, TO_SHARD
 
 VERSION = "the version of Freshet"
 MESSAGES = "the digest of messages"
-"""tells apart two states of the code between versions"""
+"""Distinguishes two states of the code between versions."""
 
 SHARDS_AND_WORKERS = (
     "seed",
@@ -40,7 +39,7 @@ SHARDS_AND_WORKERS = (
     "model.dense_optimizer",
     "model.dense_rate",
 )
-"""compared by everyone"""
+"""Compared by everyone."""
 
 WORKERS = (
     "stream.schema_name",  # compared by content: a path may differ from one machine to the next
@@ -53,12 +52,12 @@ WORKERS = (
     "trainer.reduce",
     "trainer.unencrypted_reduce",
 )
-"""compared between the dispatcher and the workers; shards do not use them"""
+"""Compared between the dispatcher and the workers; shards do not use them."""
 
 STREAM = ("stream.source", "stream.topic")
-"""beside those above, what a run cannot go on with another value of"""
+"""Besides those above, settings that must not change when a run is resumed."""
 FREE = (VERSION, MESSAGES, "ps.shards", "trainer.unencrypted_reduce")
-"""of those above, what may be another when a run goes on: no bit of the model follows from it, or should"""
+"""Of those above, settings that may change when a run is resumed: no bit of the model depends on them, or should."""
 
 MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "every message carries it, and another run's is refused": ("run",),
@@ -132,11 +131,11 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "read by serving, and by the dispatcher, which publishes for it": ("serving.*",),
     "logs and metrics of one process": ("telemetry.*",),
 }
-"""why the others may"""
+"""Settings that may differ, by the reason."""
 
 
 def agreement_of(settings: Settings) -> Agreement:
-    """What a process with these settings must have in common with the others of its run."""
+    """What a process with these settings must share with the others of its run."""
     code = {VERSION: code_version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     workers = everyone | {name: _text(settings, name) for name in WORKERS}
@@ -147,7 +146,7 @@ def agreement_of(settings: Settings) -> Agreement:
 
 
 def messages_digest() -> str:
-    """16 hex digits, equal where every message has the same fields and arrays."""
+    """16 hex digits, equal if every message has the same fields and arrays."""
     kinds = (*TO_SHARD, *FROM_SHARD, *TO_DISPATCHER, *FROM_DISPATCHER)
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode([_layout(kind) for kind in kinds]))
 

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before any process of a run is started: found here, nothing has been made yet."""
+"""Checks before any process of a run is started: if they fail, nothing has been created yet."""
 
 import socket
 
@@ -67,7 +67,7 @@ def check_endpoints(settings: Settings) -> None:
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raises ConfigError where keys are on and workers would sum gradients without them, or where they cannot sum."""
+    """Raises ConfigError if keys are in use and workers would sum gradients unencrypted, or if they cannot sum."""
     has_keys = settings.curve_folder is not None
     workers = settings.dispatch.workers
     reduce = settings.trainer.reduce

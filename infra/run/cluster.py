@@ -1,7 +1,7 @@
 """All of Freshet on one machine: which processes there are, what each needs, and in which order they stop.
 
 Processes are stopped along the path of the data: first those that write events, then the dispatcher, which drains and
-dismisses the workers, then the shards, and a Kafka broker last.
+releases the workers, then the shards, and a Kafka broker last.
 """
 
 import sys
@@ -40,39 +40,39 @@ BROKER = "broker"
 DISPATCHER = "dispatcher"
 WORKER = "worker-"
 MOST_RESTARTS = 5
-"""in a row, without a further step, of a process that a run cannot do without"""
+"""Most restarts in a row, without a further step, of a process that a run needs."""
 LATE_STATUS_MILLISECONDS = 200
-"""how long to wait for the dispatcher's last status once its process has ended"""
+"""How long to wait for the dispatcher's last status once its process has ended."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What one run is asked for beside its settings."""
+    """What one run consists of, besides its settings."""
 
     api: bool = True
-    """run the API too"""
+    """Whether to run the API."""
     serve: bool = False
-    """serve predictions too"""
+    """Whether to serve predictions."""
     produce: tuple[str, ...] | None = None
-    """run ``freshet produce`` too, with these arguments; None: events come from elsewhere"""
+    """Arguments with which to run ``freshet produce``; None: events come from elsewhere."""
     samples: int | None = None
-    """stop after exactly so many samples"""
+    """Stops after exactly this many samples."""
     stop_at_end: bool = False
-    """stop where the stream ends now"""
+    """Stops at the current end of the stream."""
     mark_at: int | None = None
-    """also measure quality and speed over what comes after so many samples"""
+    """Also measures quality and speed of what comes after this many samples."""
     broker_port: int | None = None
-    """run a Kafka broker too, on this port; None: events are in the embedded log, or on a broker that runs elsewhere"""
+    """Port of a Kafka broker to run; None: events are in the embedded log, or on a broker that runs elsewhere."""
     start_arguments: tuple[str, ...] = ()
-    """--from-time or --from-offsets"""
+    """--from-time or --from-offsets."""
     network: Network | None = None
-    """run every worker in its namespace; servers must listen at its host"""
+    """Runs every worker in its namespace; servers must listen at its host."""
     worker_cores: tuple[tuple[int, ...], ...] = ()
-    """cores that each worker may use, by number; empty: any"""
+    """Cores that each worker may use, by number; empty: any."""
     golden: Path | None = None
-    """replay the journal of the run in this folder, and train nothing else"""
+    """Replays the journal of the run in this folder, and trains nothing else."""
     last_step: int | None = None
-    """of the replay"""
+    """Last step of the replay."""
 
 
 def run_cluster(
@@ -80,7 +80,7 @@ def run_cluster(
 ) -> Summary:
     """Runs everything until the stream ends or a stop is requested; returns the summary of the run.
 
-    best_auc: the best possible AUC on so many samples, where it is known.
+    best_auc: the best possible AUC on a number of samples, if it is known.
     """
     check_start(settings)
     settings = with_threads(settings)
@@ -128,7 +128,7 @@ def run_cluster(
 
 
 def token_command(settings: Settings) -> str:
-    """What makes a token for the API of a run; it names the database where that is not the usual one."""
+    """The command that creates a token for the API of a run; it names the database if that is not the usual one."""
     usual = database_url(None, Path("runs"))
     runs = settings.api.runs or settings.folder
     given = settings.api.database
@@ -143,23 +143,23 @@ def tell_dense_part(settings: Settings, display: Display) -> DensePart:
     log = structlog.get_logger("supervisor")
     log.info("dense part", weights=part.weights, bytes=part.bytes, bytes_of_a_worker=part.worker_bytes)
     if part.is_heavy:
-        told = heavy_warning(settings, part)
-        log.warning(told)
-        display.print_line(f"warning: {told}")
+        warning = heavy_warning(settings, part)
+        log.warning(warning)
+        display.print_line(f"warning: {warning}")
     return part
 
 
 def with_best(status: Status, best_auc: Callable[[int], float] | None) -> Status:
-    """Adds the best possible AUC on as many samples, where it is known."""
+    """Adds the best possible AUC on as many samples, if it is known."""
     if best_auc is None or status.samples == 0:
         return status
     return msgspec.structs.replace(status, best_auc=best_auc(status.samples))
 
 
 class KnownBest:
-    """The best possible AUC on the first samples of the synthetic stream, in whole chunks, added up as the run goes on.
+    """The best possible AUC on the first samples of the synthetic stream, in whole chunks, computed during the run.
 
-    It is the AUC of the true click probabilities: no model can expect to do better.
+    It is the AUC of the true click probabilities: no model can be expected to do better.
     """
 
     def __init__(self, seed: int) -> None:
@@ -192,7 +192,7 @@ class StatusSubscription:
         self._last: Status | None = None
         self.received = 0
         self.furthest = 0
-        """the highest step of any status: a run that recovers trains older ones again"""
+        """The highest step of any status: a run that recovers trains older ones again."""
 
     def __enter__(self) -> "StatusSubscription":
         return self
@@ -204,7 +204,7 @@ class StatusSubscription:
         self._context.term()
 
     def newest(self, wait_milliseconds: int = 0) -> Status | None:
-        """The newest status, None before the first; waits so long for one that has not been seen."""
+        """The newest status, None before the first; waits that long for a new one."""
         endpoints = self._supervisor.endpoints().get(DISPATCHER, "")
         if endpoints and endpoints != self._endpoints:
             status_endpoint = endpoints.split()[1]
@@ -218,17 +218,17 @@ class StatusSubscription:
 
 
 class EarlyLeavers:
-    """Notices a worker that left before the first generation began: the run would wait for it for ever."""
+    """Notices a worker that left before the first generation began: the run would wait for it forever."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._left: dict[str, int] = {}
-        """statuses received when each such worker had just left"""
+        """Statuses received when each such worker had just left."""
         self._has_begun = False
-        """whether there was a generation: a dispatcher that is restarted has none at first"""
+        """Whether there was a generation: a restarted dispatcher has none at first."""
 
     def check(self, status: Status, received: int) -> None:
-        """Raises ProcessFailed when two later statuses tell that the run still waits; one may have been on its way."""
+        """Raises ProcessFailed if two later statuses show that the run still waits; one may have been on its way."""
         self._has_begun = self._has_begun or status.generation > 0
         for name, child in self._supervisor.children.items():
             is_gone = child.state == "finished" and not child.is_ending
@@ -271,9 +271,9 @@ def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras)
 
 
 def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: float) -> ProcessSpec:
-    """A worker that joins a run under way, which can do without it; raises ConfigError if it cannot join.
+    """A worker that joins a live run, which can continue without it; raises ConfigError if it cannot join.
 
-    link_gbit: 0 if it is not told.
+    link_gbit: 0 if it is not given.
     """
     if extras.network is not None:
         raise ConfigError(f"worker {name!r} cannot be added: every worker of this run has a network of its own")
@@ -304,7 +304,7 @@ def _dispatcher(settings: Settings, extras: Extras) -> ProcessSpec:
     arguments += extras.start_arguments
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
-        # one that is started anew listens where it did: everyone knows it by that address
+        # after a restart it listens at the same address, which everyone knows
         address = ["--endpoint", endpoints[DISPATCHER].split()[0]] if DISPATCHER in endpoints else []
         return [*_command("dispatcher", settings), *arguments, *address]
 
@@ -334,7 +334,7 @@ def _shard(settings: Settings, extras: Extras, number: int) -> ProcessSpec:
 
 
 def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequence[str]) -> ProcessSpec:
-    """inside: what a command begins with to run in the worker's namespace, on its cores; empty where it has none"""
+    """inside: the prefix of a command that runs in the worker's namespace, on its cores; empty if it has none."""
 
     def argv(endpoints: Mapping[str, str]) -> list[str]:
         endpoint = endpoints[DISPATCHER].split()[0]
@@ -352,14 +352,14 @@ def _worker(settings: Settings, name: str, link: tuple[str, ...], inside: Sequen
 
 
 def _place(extras: Extras, number: int) -> list[str]:
-    """What a worker's command begins with to run in its namespace and on its cores."""
+    """The prefix of a worker's command that makes it run in its namespace and on its cores."""
     inside = extras.network.inside(number) if extras.network is not None else []
     cores = ",".join(map(str, extras.worker_cores[number])) if extras.worker_cores else ""
     return [*inside, *(["taskset", "--cpu-list", cores] if cores else [])]
 
 
 def _servers(settings: Settings) -> Iterator[ProcessSpec]:
-    """All on one port: that of the first, which keeps it when it is started anew, since clients know it."""
+    """All servers on one port: that of the first, which keeps it after a restart, since clients know it."""
     for number in range(settings.serving.processes):
         name = SERVE if not number else f"{SERVE}-{number}"
 
@@ -399,7 +399,9 @@ def _brokers(extras: Extras) -> tuple[str, ...]:
 
 
 def with_threads(settings: Settings) -> Settings:
-    """The same with a number of threads for each worker, which a resumed run then keeps: others may round otherwise."""
+    """The same with a number of threads for each worker, which a resumed run keeps: other numbers may round
+    differently.
+    """
     trainer = settings.trainer.model_copy(update={"threads": threads_of(settings)})
     return settings.model_copy(update={"trainer": trainer})
 

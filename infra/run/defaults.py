@@ -1,8 +1,8 @@
-"""The defaults of ``freshet up`` and ``freshet demo`` where links are uneven and no policy was set.
+"""The defaults of ``freshet up`` and ``freshet demo`` if links are uneven and no policy was set.
 
 Equal capacity makes every step wait for the slowest link. So with links of different speeds the policy is
 ``joint:elastic``, and decisions are shortened to fit into a step. Both depend on measured times: the model is then the
-same within the tolerance of floats, not bit for bit. A policy that was set is used as it is, without a deadline.
+same within floating-point tolerance, not bit for bit. A policy that was set is used as it is, without a deadline.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from dispatch.placement.policies.registry import parse_spec
 from infra.run.settings import Settings, load_settings
 
 UNEVEN_POLICY = "joint:elastic"
-"""measured against esd:1:elastic and others by ``freshet bench train``"""
+"""Compared with esd:1:elastic and others by ``freshet bench train``."""
 
 
 def up_settings(config: Path | None, overrides: Iterable[str], defaults: Mapping[str, Any]) -> Settings:
@@ -31,5 +31,5 @@ def prefer_policy(dispatch: DispatchConfig) -> dict[str, Any]:
 
 
 def prefer_deadline(dispatch: DispatchConfig) -> dict[str, Any]:
-    """Decisions by an elastic policy depend on the clock anyway."""
+    """Uses a deadline with an elastic policy, whose decisions depend on the clock anyway."""
     return {"deadline": True} if parse_spec(dispatch.policy).needs.elastic else {}

@@ -1,4 +1,4 @@
-"""The defaults of ``freshet demo``: uneven links, two shards, a log of its own.
+"""The defaults of ``freshet demo``: uneven links, two shards, a separate log.
 
 The policy follows from the links, as with ``freshet up``.
 """
@@ -15,7 +15,7 @@ SHARDS = 2
 FAST_GBIT = 5.0
 SLOW_GBIT = 0.5
 LOG_BYTES = 1 << 30
-"""of events that a demo with a rate keeps, over all partitions: a quarter of an hour at the default rate"""
+"""Bytes of events that a demo with a rate keeps, over all partitions: a quarter of an hour at the default rate."""
 
 
 def demo_settings(

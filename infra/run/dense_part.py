@@ -1,4 +1,4 @@
-"""How large the dense part of a run's model is, beside the rows that a step moves; known before anything starts."""
+"""How large the dense part of a run's model is, compared with the rows of a step; known before anything starts."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from infra.run.settings import Settings
 from trainer.models.size import dense_weights
 
 NOTABLE_BYTES = 1_000_000
-"""a smaller dense part is not worth a warning"""
+"""A smaller dense part is not worth a warning."""
 STATE_COPIES = {"adam": 2, "sgd": 0}
-"""tensors of the size of the weights that the optimizer keeps"""
+"""Tensors of the size of the weights that the optimizer keeps."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class DensePart:
     weights: int
     bytes: int
     worker_bytes: int
-    """with gradients and the optimizer's state"""
+    """Bytes with gradients and the optimizer's state."""
     row_bytes: int
-    """of the rows that one step can use at most"""
+    """Bytes of the rows that one step can use at most."""
 
     @property
     def is_heavy(self) -> bool:
@@ -45,7 +45,7 @@ def dense_part(settings: Settings) -> DensePart:
 
 
 def heavy_warning(settings: Settings, part: DensePart) -> str:
-    """What a heavy dense part costs, and what to do about it."""
+    """The cost of a heavy dense part, and what to do about it."""
     model = settings.model
     is_crossed = model.name == "dcn" and model.cross == "matrix"
     layers = "model.cross=low_rank or vector, or another model.name" if is_crossed else "narrower model.mlp"

@@ -1,6 +1,6 @@
 """Shows a run: a live picture in a terminal, one plain line every few seconds elsewhere, and a table at the end.
 
-Rendering is a pure function of the status: what is shown is what was reported.
+Rendering is a pure function of the status: only reported values are shown.
 """
 
 import signal
@@ -22,27 +22,27 @@ from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
 WIDE_COLUMNS = 100
-"""from this width on the table has room for the phases of a step"""
+"""Width from which on the table has room for the phases of a step."""
 WIDEST_COLUMNS = 110
 FRAME_COLUMNS = 6
-"""border and padding of the panel"""
+"""Border and padding of the panel."""
 TILES_COLUMNS = 70
-"""inside the panel, from which on all tiles fit"""
+"""Width inside the panel from which on all tiles fit."""
 LEFT_OUT = ("recent AUC", "lag", "loss")
-"""tiles that are left out where there is little room, in this order"""
+"""Tiles that are omitted if there is little room, in this order."""
 PHASE_COLUMNS = 26
-"""what the phases of a step take from the table"""
+"""Columns of the table that the phases of a step take."""
 MOST_NAMES = 6
-"""shown of a list of fields or workers"""
+"""Most names that are shown of a list of fields or workers."""
 STOPS = "Ctrl-C drains and stops"
 PARKED = " parked"
-"""stands behind the name of a worker that gets no samples"""
+"""Follows the name of a worker that gets no samples."""
 LEFT = " left"
-"""stands behind the name of a worker that takes part no more"""
+"""Follows the name of a worker that takes part no more."""
 LINES_BELOW = 2
-"""of a summary: how the run is resumed, and the next prompt"""
+"""Lines below a summary: how the run is resumed, and the next prompt."""
 IDLE_SECONDS = 5.0
-"""after the last step, from which on a run is said to wait for events"""
+"""Time after the last step from which on a run is said to wait for events."""
 AWAITS_EVENTS = "waiting for events"
 STATE_STYLES: dict[str, str] = {
     AWAITS_EVENTS: "yellow",
@@ -63,7 +63,7 @@ COLUMNS = {
     "bytes\npulled": 4,
     "bytes\npushed": 5,
 }
-"""columns of the table and their ranks: where there is little room, those of the highest ranks are left out"""
+"""Columns of the table and their ranks: if there is little room, those of the highest ranks are omitted."""
 PHASE_STYLES: dict[Phase, str] = {
     "push": "magenta",
     "pull": "blue",
@@ -79,7 +79,7 @@ class Picture:
     """Draws a status with rich, laid out for the width of the console."""
 
     def __init__(self, status: Status, awaited: Sequence[str] = (), hint: str = STOPS) -> None:
-        """hint: shown below a run that trains"""
+        """hint: shown below a run that trains."""
         self.status = status
         self.awaited = awaited
         self.hint = hint
@@ -122,7 +122,7 @@ def _title(run: str, end: tuple[str, str]) -> Text:
 
 
 def _stack(status: Status, awaited: Sequence[str], width: int) -> list[RenderableType]:
-    """The parts of the picture from top to bottom; the second can be left out where there is little room."""
+    """The parts of the picture from top to bottom; the second can be omitted if there is little room."""
     inside = width - FRAME_COLUMNS
     table = worker_table(status.workers, width) if status.workers else Text(_before_workers(awaited), style="dim")
     return [_tiles(status, inside), _curves(status, inside), table, _facts(status, inside)]
@@ -133,7 +133,7 @@ def _before_workers(awaited: Sequence[str]) -> str:
 
 
 def _tiles(status: Status, width: int) -> RenderableType:
-    """The figures that matter most, each under its title and above a note; fewer of them where there is little room."""
+    """The most important figures, each under its title and above a note; fewer of them if there is little room."""
     quality = status.quality
     known = "" if status.best_auc is None else ratio(status.best_auc, 3)
     best = known and f"{'best possible' if width >= TILES_COLUMNS else 'best'} {known}"
@@ -212,7 +212,7 @@ def _wrapped(facts: Sequence[str], width: int) -> str:
 
 
 def _served(served: ServedStatus, has_age: bool = True) -> str:
-    """Which version is served, and how fresh it is, with the age of its newest event; empty if nobody serves one."""
+    """Which snapshot is served, and how fresh it is, with the age of its newest event; empty if nobody serves one."""
     if not served.servers or not served.checkpoint:
         return ""
     fresh = served.freshness
@@ -228,7 +228,7 @@ def _served(served: ServedStatus, has_age: bool = True) -> str:
 
 
 def _held(served: ServedStatus) -> str:
-    """Why the newest version is held back; empty if it is not, or nobody would serve it."""
+    """Why the newest snapshot is held back; empty if it is not, or nobody would serve it."""
     return (
         f"version {served.newest_checkpoint} held back: {'; '.join(served.held)}"
         if served.servers and served.held
@@ -237,7 +237,7 @@ def _held(served: ServedStatus) -> str:
 
 
 def _alpha(status: Status) -> str:
-    """How much is solved exactly, who sets it, and where."""
+    """The share that is solved exactly, who sets it, and where it is solved."""
     backend = f", {status.opt_backend}" if status.opt_backend else ""
     return f"α {status.alpha:g} ({status.alpha_mode}{backend})"
 
@@ -248,7 +248,7 @@ def _diverged(status: Status) -> str:
 
 
 def _absent(status: Status) -> str:
-    """Which fields no event has, and what the events have instead."""
+    """Which fields no event has, and which unknown ones the events have instead."""
     instead = f"; not in the schema: {_listed(status.fields.unknown)}" if status.fields.unknown else ""
     return f"no event has {_listed(status.fields.absent)}{instead}"
 
@@ -259,13 +259,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _reduced(workers: Sequence[WorkerStatus]) -> str:
-    """What was sent to all-reduce replicated rows; empty if nothing was."""
+    """Bytes sent to all-reduce replicated rows; empty if none were."""
     total = _total(workers)
     return f"{number(total.all_reduces)} rows all-reduced, {size(total.reduced_bytes)}" if total.all_reduces else ""
 
 
 def _written_behind(workers: Sequence[WorkerStatus]) -> str:
-    """Rows that owners wrote back ahead of checkpoints, and those that were left for flushes; empty if none was."""
+    """Rows that owners wrote back ahead of checkpoints, and those that were left for flushes; empty
+    if there were none.
+    """
     total = _total(workers)
     behind = number(total.behind_pushes)
     flushed = number(total.flush_pushes)
@@ -273,7 +275,7 @@ def _written_behind(workers: Sequence[WorkerStatus]) -> str:
 
 
 def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
-    """What crossed the workers' links of the dense part; empty if nothing did."""
+    """Bytes of the dense part that crossed the workers' links; empty if none did."""
     total = _total(workers)
     up = total.dense_up_bytes
     down = total.dense_down_bytes
@@ -281,13 +283,13 @@ def _dense_moved(workers: Sequence[WorkerStatus]) -> str:
 
 
 def _messages(workers: Sequence[WorkerStatus]) -> str:
-    """What the dispatcher sent to the workers and they to it."""
+    """Bytes that the dispatcher sent to the workers, and they to it."""
     total = _total(workers)
     return f"{size(total.order_bytes)} to workers, {size(total.report_bytes)} of reports from them"
 
 
 def worker_table(workers: Sequence[WorkerStatus], width: int) -> RenderableType:
-    """Traffic per worker by kind, its cache and its link; the phases of a step where there is room."""
+    """Traffic per worker by kind, its cache and its link; the phases of a step if there is room."""
     if not workers:
         return Text("no worker yet", style="dim")
     wide = width >= WIDE_COLUMNS and any(worker.seconds.total for worker in workers)
@@ -516,7 +518,7 @@ class Display:
         hint: str = STOPS,
         keeps_picture: bool = False,
     ) -> None:
-        """hint: shown below a run that trains
+        """hint: shown below a run that trains.
 
         keeps_picture: the last one stays on the terminal; a run's own display ends with a summary instead.
         """
@@ -528,7 +530,7 @@ class Display:
         self._clock = clock
         self._next_line = clock()
         self._shown: tuple[str, bool, int] | None = None
-        """state, whether anything was wrong, step"""
+        """State, whether anything was wrong, and step of the last line."""
         self._start_line = ""
         can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if can_redraw else None
@@ -541,7 +543,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Takes the live picture away, whole even where it is as tall as the terminal; no summary follows an error."""
+        """Removes the live picture, as a whole even if it is as tall as the terminal; no summary follows an error."""
         if self._live is None:
             return
         self._live.update(Text(), refresh=True)

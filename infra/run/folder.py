@@ -1,7 +1,7 @@
-"""A run's folder: which one a name stands for, and that it belongs to one run.
+"""A run's folder: which one a name refers to, and that it belongs to one run.
 
-A run that was stopped or interrupted goes on in its folder; one that is under way or over is left alone, and another
-one is refused before it has changed anything there.
+A run that was stopped or interrupted is resumed in its folder; one that is under way or has ended is left alone, and
+another one is refused before it has changed anything there.
 """
 
 import os
@@ -17,16 +17,16 @@ from infra.base.files import describe_room, naming, try_lock
 from infra.base.run_folder import ENDPOINTS, is_run
 
 RUNS = Path("runs")
-"""where runs are looked for by name"""
+"""Folder in which runs are looked up by name."""
 
 
 def is_path(value: str) -> bool:
-    """Whether what names a run is the path of its folder, whatever there is."""
+    """Whether a value that names a run is the path of its folder, existing or not."""
     return os.sep in value or value in (os.curdir, os.pardir)
 
 
 def as_path(folder: Path) -> str:
-    """A folder as --run takes it, never to be mistaken for a name."""
+    """A folder in the form of --run that cannot be mistaken for a name."""
     return str(folder) if is_path(str(folder)) else f"{os.curdir}{os.sep}{folder}"
 
 
@@ -43,9 +43,9 @@ def find_folder(value: str, base: Path = Path()) -> Path:
 
 
 def named_folder(value: str, base: Path = Path()) -> Path | None:
-    """The same; None where it is neither a path nor the name of a run that is here.
+    """The same; None if it is neither a path nor the name of an existing run.
 
-    A run has the name of its folder in ``runs``, and that with which it was started.
+    A run can be named by its folder in ``runs``, and by the name with which it was started.
     """
     if is_path(value):
         return base / value
@@ -57,22 +57,22 @@ def named_folder(value: str, base: Path = Path()) -> Path | None:
 
 
 def fitting_folders(fits: Callable[[Path], bool] = is_under_way) -> list[Path]:
-    """Those of the runs in ``runs`` that fit, or of all if none does: what a command may be about that names none.
+    """The folders of runs in ``runs`` that fit, or of all if none does: candidates for a command that names none.
 
-    Those of agents where there are no runs.
+    Folders of agents if there are no runs.
     """
     runs = [place.folder for place in find_runs(RUNS).values()] or find_folders(RUNS)
     return [folder for folder in runs if fits(folder)] or runs
 
 
 def _holds_runs(folder: Path) -> bool:
-    """Whether a folder is that of a run, also of processes started by hand, or of several."""
+    """Whether a folder is that of a run, including processes started by hand, or of several."""
     return is_run(folder) or (folder / ENDPOINTS).is_dir() or bool(find_folders(folder))
 
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be and keeps it for this run; raises ConfigError if none can be started there."""
+    """Creates the folder if needed and keeps it for this run; raises ConfigError if none can be started there."""
     check_free(folder)
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,14 +91,14 @@ def claim(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ConfigError if a run is under way in the folder or is over; changes nothing."""
+    """Raises ConfigError if a run is under way in the folder or has ended; changes nothing."""
     if is_under_way(folder):
         raise _under_way(folder)
     check_unfinished(read_history(folder / JOURNAL), folder)
 
 
 def may_go_on(folder: Path) -> bool:
-    """Whether the run in the folder has begun and is not over."""
+    """Whether the run in the folder has begun and not ended."""
     history = read_checkpoints(folder / JOURNAL)
     return history.begun is not None and history.ended is None
 
@@ -111,6 +111,6 @@ def _under_way(folder: Path) -> ConfigError:
 
 
 def checkpoint_place(folder: Path, url: str = "") -> str:
-    """Where a run keeps checkpoints: at the URL of its settings, or in its folder (``cuts`` in earlier releases)."""
+    """Where a run stores checkpoints: at the URL of its settings, or in its folder (``cuts`` in earlier releases)."""
     old = folder / "cuts"
     return url or str(old if old.is_dir() else folder / "checkpoints")

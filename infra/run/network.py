@@ -1,4 +1,4 @@
-"""Real links on one machine: every worker in a network namespace of its own, behind a link that the kernel shapes.
+"""Real links on one machine: every worker in a separate network namespace, behind a link that the kernel shapes.
 
     namespace of worker 0 ── link ──┐
     namespace of worker 1 ── link ──┼── bridge, 198.18.K.1: shards and dispatcher listen here
@@ -26,13 +26,14 @@ import psutil
 from infra.base.errors import ConfigError
 
 KERNEL_TICKS = 250
-"""a second, at least: a bucket must hold what a link carries in a tick"""
+"""Least number of ticks per second: a bucket must hold what a link carries in a tick."""
 PACKET_BYTES = 1514
 QUEUE = "200ms"
-"""how long a packet may wait for its turn before it is dropped"""
+"""How long a packet may wait for its turn before it is dropped."""
 CONGESTION = "cubic"
-"""congestion control of both ends: Linux's usual one, whatever this machine is set to; with bbr, links that carry both
-directions at once took 1.25 times as long"""
+"""Congestion control of both ends: Linux's usual one, whatever this machine is set to; with bbr, links that carry both
+directions at once took 1.25 times as long.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class Network:
     """The namespaces of one process, one for each worker."""
 
     host: str
-    """address of the bridge: where servers must listen for workers to reach them"""
+    """Address of the bridge: where servers must listen for workers to reach them."""
     names: tuple[str, ...]
 
     def inside(self, worker: int) -> list[str]:
-        """The beginning of a command that is to run in that worker's namespace."""
+        """The prefix of a command that runs in that worker's namespace."""
         return ["ip", "netns", "exec", self.names[worker]]
 
 

@@ -1,8 +1,8 @@
 """A run's own Kafka broker: where it listens, and who starts it.
 
-``freshet up --kafka`` and ``freshet demo --kafka`` start a broker with the run where FRESHET_KAFKA names none. That is
-the setting ``kafka.own_broker``, which is stored with the run: a resumed run starts its broker again, and so does
-whoever replays or checks a run that is at rest. Its events are in the run's folder, below ``broker/``.
+``freshet up --kafka`` and ``freshet demo --kafka`` start a broker with the run if FRESHET_KAFKA names none. That is the
+setting ``kafka.own_broker``, which is stored with the run: a resumed run starts its broker again, and so does a replay
+or check of a run that is not under way. Its events are in the run's folder, below ``broker/``.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ from infra.run.settings import KAFKA, Settings, names_brokers, read_stored
 from ingest.kafka.topics import ensure_topics
 
 FOLDER = "broker"
-"""in the run's folder"""
+"""Name of the folder in the run's folder."""
 
 
 def with_brokers(settings: Settings, is_asked: bool) -> tuple[Settings, int | None]:
     """Settings that name the brokers of a run, and the port of the one to start with it; None: none is started.
 
-    is_asked: whether a new run asks for Kafka with --kafka.
+    is_asked: whether a new run requests Kafka with --kafka.
     """
     has_own = settings.kafka.own_broker
     if not (has_own or is_asked):
         return settings, None
-    check_free(settings.folder)  # before topics are made for a run that is then refused
+    check_free(settings.folder)  # before topics are created for a run that is then refused
     if has_own and names_brokers():
         raise ConfigError(
             f"the events of the run in {settings.folder} are on a broker of its own, and {KAFKA} names others; "
@@ -47,9 +47,9 @@ def with_brokers(settings: Settings, is_asked: bool) -> tuple[Settings, int | No
 
 @contextmanager
 def answering(folder: Path) -> Iterator[None]:
-    """Inside, the own broker of the run in a folder answers where it did; does nothing for a run without one.
+    """Inside, the own broker of the run in a folder answers at its address; does nothing for a run without one.
 
-    The run must be at rest, and stay so. Raises an error of ours if the broker cannot be started.
+    The run must not be under way, and must stay so. Raises an error of ours if the broker cannot be started.
     """
     settings = read_stored(folder)
     if not settings.kafka.own_broker:

@@ -12,13 +12,13 @@ from infra.run.settings import Settings, is_section
 
 PAGE = """# Settings
 
-A flag, an environment variable and one TOML file mean the same: `--set stream.batch=1024`,
-`FRESHET_STREAM__BATCH=1024`, or `batch = 1024` under `[stream]` in the file given with `--config`. A flag beats the
-environment, which beats the file; all three beat what a command prefers, such as the links of `freshet demo`. In a flag
-or variable a list is written `5,5,0.5`, and no value is written `none`. A `FRESHET_` variable that sets nothing is an
-error.
+A setting can be given as a flag, as an environment variable or in one TOML file: `--set stream.batch=1024`,
+`FRESHET_STREAM__BATCH=1024`, or `batch = 1024` under `[stream]` in the file given with `--config`. A flag overrides the
+environment, which overrides the file; all three override the preferences of a command, such as the links of
+`freshet demo`. In a flag or variable a list is written `5,5,0.5`, and no value is written `none`. A `FRESHET_` variable
+that sets nothing is an error.
 
-`freshet settings` prints the settings in force, `freshet settings --defaults` a file with all of them, and
+`freshet settings` prints the effective settings, `freshet settings --defaults` a file with all of them, and
 `freshet settings --markdown` this page.
 """
 TYPES = {str: "text", int: "integer", float: "number", bool: "true, false", Path: "path", SecretStr: "secret"}
@@ -62,7 +62,7 @@ def _about(field: FieldInfo) -> str:
 
 
 def _text(default: Any) -> str:
-    """A default as TOML writes it."""
+    """A default in TOML syntax."""
     match default:
         case bool():
             return str(default).lower()
@@ -82,7 +82,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(kind: Any) -> str:
-    """What a setting may be, in a few words."""
+    """The values that a setting may have, in a few words."""
     origin = get_origin(kind)
     inner = get_args(kind)
     if origin is Literal:

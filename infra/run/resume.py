@@ -1,4 +1,4 @@
-"""A run that was interrupted: what it goes on with, and what a replay of its journal runs with."""
+"""A run that was interrupted: the settings with which it is resumed, and those of a replay of its journal."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,13 +13,14 @@ from infra.run.settings import Settings, load_settings, read_stored
 from ingest.kafka.config import SECRETS
 
 KEPT = ("cache_rows", "eviction", "silence_seconds", "report_seconds", "drain_seconds")
-"""settings of the dispatcher that a replay takes from the run"""
+"""Settings of the dispatcher that a replay takes from the run."""
 
 
 def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> Settings | None:
-    """Settings with which the run in the chosen folder goes on: its own where none are given; None if there is none.
+    """Settings with which the run in the chosen folder is resumed: its own unless others are given; None if there is
+    none.
 
-    Raises ConfigError if it is under way or over, or cannot go on with what is given.
+    Raises ConfigError if it is under way or has ended, or cannot be resumed with the given settings.
     """
     check_free(chosen.folder)
     history = read_history(chosen.folder / JOURNAL)
@@ -31,10 +32,10 @@ def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> 
 
 
 def check_not_started(given: Iterable[str]) -> None:
-    """Raises ConfigError if a run that goes on is told where to begin."""
+    """Raises ConfigError if a resumed run is told where to begin."""
     if list(given):
         raise ConfigError(
-            f"{' '.join(given)} is given, and the run goes on where it was interrupted; expected neither --from-time "
+            f"{' '.join(given)} is given, and the run continues where it was interrupted; expected neither --from-time "
             "nor --from-offsets; leave them out, or give another folder with --run"
         )
 
@@ -42,7 +43,7 @@ def check_not_started(given: Iterable[str]) -> None:
 def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings, History]:
     """Settings with which the journal in a folder is replayed into another one, and the part of it that is.
 
-    As many workers as its steps need, as fast as they can; whatever else results depend on is the run's own.
+    As many workers as its steps need, as fast as they can; everything else that results depend on is the run's own.
     """
     history = read_history(folder / JOURNAL)
     first = history.base.step + 1
@@ -57,7 +58,7 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
     plain = DispatchConfig(policy="round_robin", workers=history.workers)
     dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
     ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
-    # where the journal begins with a checkpoint, so does the replay; it takes none of its own
+    # if the journal begins with a checkpoint, so does the replay; it takes no checkpoints itself
     checkpoints = stored.checkpoints.model_copy(
         update={"url": checkpoint_place(folder, stored.checkpoints.url), "seconds": 0.0}
     )

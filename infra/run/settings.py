@@ -1,9 +1,9 @@
-"""All settings of Freshet, and the three places they come from: a flag, the environment, one TOML file; in that order.
+"""All settings of Freshet. A flag overrides the environment, which overrides one TOML file.
 
-``FRESHET_STREAM__BATCH=1024`` in the environment, ``batch = 1024`` under ``[stream]`` in the file and
-``--set stream.batch=1024`` on the command line mean the same. A mistake is reported in one line, before anything
-starts. The effective settings of a run are stored in its folder, and its processes read them from there. Secrets are
-not stored: those processes get them through the environment (``secret_environment``).
+``--set stream.batch=1024`` on the command line, ``FRESHET_STREAM__BATCH=1024`` in the environment and ``batch = 1024``
+under ``[stream]`` in the file mean the same. A mistake is reported in one line, before anything starts. The effective
+settings of a run are stored in its folder, and its processes read them from there. Secrets are not stored: those
+processes get them through the environment (``secret_environment``).
 """
 
 import json
@@ -35,38 +35,38 @@ from trainer.config import ModelConfig, TrainerConfig
 
 STORED = "settings.json"
 CHECKSUM = "checksum"
-"""entry of the stored settings that tells whether they have changed"""
+"""Entry of the stored settings by which a change is detected."""
 NONE = "none"
-"""stands for no value in the environment and in --set"""
+"""Means "no value" in the environment and in --set."""
 PREFIX = "FRESHET_"
 KAFKA = "FRESHET_KAFKA"
-"""addresses of running brokers, host:port,…: short for kafka.servers; no broker is started then"""
+"""Addresses of running brokers, host:port,…: short for kafka.servers; if set, no broker is started."""
 API_URL = "FRESHET_API_URL"
-"""address of the API that commands reach"""
+"""Address of the API that commands use."""
 TOKEN = "FRESHET_TOKEN"
-"""secret of the token that they show"""
+"""Secret of the token that commands send."""
 CA_FILE = "FRESHET_CA_FILE"
-"""whose certificates they trust"""
+"""File of the certificate authorities that commands trust."""
 CLIENT = (API_URL, TOKEN, CA_FILE)
 NOT_SETTINGS = ("FRESHET_TORCH", "FRESHET_DATA", SUPERVISED, KAFKA, FAULT, ALLOWED, *CLIENT)
-"""variables with that prefix that are not settings"""
+"""Variables with that prefix that are not settings."""
 
 
 class TelemetryConfig(Section):
     """Logs and metrics of a process."""
 
     log_level: LogLevel = "info"
-    """least severe event that is logged"""
+    """Least severe level that is logged."""
     log_format: LogFormat = "console"
-    """lines for people, or JSON lines"""
+    """Lines for people, or JSON lines."""
     metrics_host: str = "127.0.0.1"
-    """address of the Prometheus endpoints"""
+    """Address of the Prometheus endpoints."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
-    """port of the Prometheus endpoint; 0 lets each process choose a free one"""
+    """Port of the Prometheus endpoint; 0 lets each process choose a free one."""
 
 
 RENAMED = {"cuts": "checkpoints"}
-"""sections by their names in earlier releases, which are still read"""
+"""Sections by their names in earlier releases, which are still accepted."""
 
 
 class Settings(BaseSettings):
@@ -83,13 +83,13 @@ class Settings(BaseSettings):
     )
 
     run: str = Field(default="local", pattern=NAME_PATTERN)
-    """name of the run; every message carries it"""
+    """Name of the run; every message carries it."""
     folder: Path = Path("runs/local")
-    """the run's folder: journal, logs, settings, results"""
+    """The run's folder: journal, logs, settings, results."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """start values of rows and weights, and whatever else is drawn at random, follow from it"""
+    """Seed of start values of rows and weights, and of everything else that is random."""
     curve_folder: Path | None = None
-    """folder with CURVE keys made by 'freshet keys'; None: connections are not encrypted"""
+    """Folder with CURVE keys made by 'freshet keys'; not set: connections are not encrypted."""
     stream: StreamConfig = StreamConfig()
     kafka: KafkaConfig = KafkaConfig()
     dispatch: DispatchConfig = DispatchConfig()
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _use_present_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Sections that earlier releases called otherwise, in settings of old runs and of users."""
+        """Renames sections that had other names in earlier releases, in settings of old runs and of users."""
         for old, new in RENAMED.items():
             if old in values:
                 values = {**values, new: {**values[old], **values.get(new, {})}}
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only ``load_settings`` reads the environment."""
+        """Drops pydantic's own sources: only ``load_settings`` reads the environment."""
         return (init_settings,)
 
     @property
@@ -130,13 +130,17 @@ class Settings(BaseSettings):
 
     @property
     def scaled_rows(self) -> RowConfig:
-        """Rows as workers and shards use them: the accumulator's start in units of the gradient of the mean loss."""
+        """The row settings as workers and shards use them: the accumulator's start in units of the gradient of the mean
+        loss.
+        """
         start = self.rows.initial_accumulator / self.stream.batch**2
         return self.rows.model_copy(update={"initial_accumulator": start})
 
 
 def threads_of(settings: Settings) -> int:
-    """Divides the cores among the workers of this machine: more threads than cores would wait for each other."""
+    """The torch threads of one worker: divides the cores among the workers of this machine, so that none wait for a
+    core.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return settings.trainer.threads or max(1, cores // settings.dispatch.workers)
 
@@ -146,7 +150,7 @@ def load_settings(
 ) -> Settings:
     """Settings from a TOML file, then the environment, then ``section.name=value`` overrides, then keyword values.
 
-    ``defaults`` are what a command prefers; every other source overrides them.
+    ``defaults`` are the preferences of a command; every other source overrides them.
     """
     check_environment(os.environ)
     read_faults(os.environ)  # before anything starts
@@ -164,7 +168,7 @@ def load_settings(
 
 
 def read_environment() -> dict[str, Any]:
-    """The settings that environment variables give."""
+    """The settings given by environment variables."""
     named: dict[str, Any] = {}
     if servers := os.environ.get(KAFKA):
         named = {"kafka": {"servers": servers}}
@@ -175,7 +179,7 @@ def read_environment() -> dict[str, Any]:
 
 
 def _present(variable: str) -> str:
-    """The present name of a variable, in lower case as pydantic has it."""
+    """The current name of a variable, in lower case as pydantic has it."""
     for old, new in RENAMED.items():
         before = f"{PREFIX}{old}__".lower()
         if variable.startswith(before):
@@ -184,12 +188,12 @@ def _present(variable: str) -> str:
 
 
 def names_brokers() -> bool:
-    """Whether the environment names running Kafka brokers, so that none is to be started."""
+    """Whether the environment names running Kafka brokers, so that none needs to be started."""
     return bool(os.environ.get(KAFKA))
 
 
 def secret_environment(settings: Settings) -> dict[str, str]:
-    """Variables that give the processes of a run the secrets that its stored settings leave out."""
+    """Variables that give the processes of a run the secrets that its stored settings omit."""
     values = {name: getattr(settings.kafka, name) for name in SECRETS}
     return {_variable(name): value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
 
@@ -201,7 +205,7 @@ def _variable(secret: str) -> str:
 def store_settings(settings: Settings) -> Path:
     """Writes the effective settings into the run's folder; the counterpart of ``read_stored``.
 
-    Only this user may read them: the URL of a database may have a password.
+    Only this user may read them, because the URL of a database may contain a password.
     """
     settings.folder.mkdir(parents=True, exist_ok=True)
     path = settings.folder / STORED
@@ -227,7 +231,7 @@ def read_stored(folder: Path) -> Settings:
 
 
 def _checksum(stored: Mapping[str, Any]) -> int:
-    """Of the settings as values, however they are written down."""
+    """Checksum of the settings as values, independent of how they are written."""
     return int(crc32c(json.dumps(stored, sort_keys=True).encode()))
 
 
@@ -238,14 +242,14 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"cannot read settings file {file}: {error.strerror}; expected a file that can be read; correct --config"
         ) from error
-    except (ValueError, RecursionError) as error:  # TOML's own, not UTF-8, endless digits, endless nesting
+    except (ValueError, RecursionError) as error:  # TOML syntax, not UTF-8, too many digits, too deep nesting
         raise ConfigError(
             f"settings file {file} is not TOML: {error}; expected name = value under [section]; correct that line"
         ) from error
 
 
 def check_environment(environment: Iterable[str]) -> None:
-    """Raises ConfigError for a variable that looks like a setting but is none: it would be ignored silently."""
+    """Raises ConfigError for a variable that looks like a setting but is not: it would be ignored silently."""
     for name in sorted(environment):
         if not name.upper().startswith(PREFIX) or name.upper() in NOT_SETTINGS:
             continue

@@ -1,7 +1,7 @@
-"""Compiles the kernels that runs and tests use, in two processes side by side; what is compiled already costs nothing.
+"""Compiles the kernels that runs and tests use, in two parallel processes; what is compiled already costs nothing.
 
-``make test`` runs it, so that no test pays for the compiler; nothing needs it, since a kernel that is missing is
-compiled when it is first called.
+``make test`` runs it, so that no test pays for the compiler. It is optional, since a missing kernel is compiled when it
+is first called.
 
     python -m infra.run.warm_up
 """
@@ -20,7 +20,7 @@ from serving.rows.index import warm_up_index
 
 SEED = 0
 DIRECTORY_POLICIES = ("random", "het", "fae", "laia", "laia_adaptive")
-"""their time goes into the kernels of the directory, which are common to all policies"""
+"""Their time goes into the kernels of the directory, which are common to all policies."""
 SOLVER_POLICIES = ("esd:0", "esd:0.5", "esd:1", "joint:elastic")
 
 
@@ -30,7 +30,7 @@ def warm_up_directory() -> None:
 
 
 def warm_up_others() -> None:
-    """By the time that it gets to the policies, most of the directory's kernels are there."""
+    """When it reaches the policies, most of the directory's kernels are ready."""
     scan_structure([b"{}"])
     count_items(b"[]", 1)
     schema = load_schema("synthetic")
@@ -44,7 +44,7 @@ def warm_up_others() -> None:
 
 
 def main() -> None:
-    """Without an argument this process takes one half and a child the other."""
+    """Without an argument this process does one half and a child the other."""
     if sys.argv[1:] == ["others"]:
         warm_up_others()
         return

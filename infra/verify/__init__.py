@@ -1,1 +1,1 @@
-"""The checker: whether what a run left behind is whole, and what it promises."""
+"""The checker: whether what a run left behind is complete and correct."""

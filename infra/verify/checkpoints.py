@@ -1,4 +1,4 @@
-"""Checks of the checkpoints of a run: whole, on record, and without files that belong to none."""
+"""Checks of the checkpoints of a run: whole, recorded, and without files that belong to none."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_m
 
 @check("checkpoints whole")
 def check_checkpoints(folder: Path) -> str:
-    """Every file that a checkpoint names is there and unchanged, and together they make a whole checkpoint."""
+    """Every file that a checkpoint names exists unchanged, and together they make a whole checkpoint."""
     storage = checkpoints_of(folder)
     verdicts = list(verify_checkpoints(storage, manifest_numbers(storage)))
     if damage := [problem for verdict in verdicts for problem in verdict.damage]:
@@ -46,7 +46,7 @@ def check_unreferenced(folder: Path) -> str:
     """Every file of the checkpoints belongs to one."""
     storage = checkpoints_of(folder)
     if read_run(folder).ended is None:
-        raise NotChecked("the run is not over, and goes on with removing what a failed checkpoint left")
+        raise NotChecked("the run has not ended, and will remove what a failed checkpoint left when it is resumed")
     parts = {name for manifest in read_manifests(storage) for name in files_of(manifest)}
     there = {name for name in storage.names() if "/" in name}
     if strays := sorted(there - parts):
@@ -55,7 +55,7 @@ def check_unreferenced(folder: Path) -> str:
 
 
 def checkpoints_of(folder: Path) -> Storage:
-    """Where the checkpoints of a run are; raises NotChecked if there are none."""
+    """The storage of a run's checkpoints; raises NotChecked if there are none."""
     storage = open_checkpoints(folder)
     if not storage.names():
         raise NotChecked("the run has no checkpoints")
@@ -67,5 +67,5 @@ def open_checkpoints(folder: Path) -> Storage:
 
 
 def read_manifests(storage: Storage) -> list[CheckpointManifest]:
-    """Those of all checkpoints, oldest first."""
+    """Manifests of all checkpoints, oldest first."""
     return [read_manifest(storage, number) for number in manifest_numbers(storage)]

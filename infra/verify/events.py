@@ -27,7 +27,7 @@ class CountedEvents:
 
     offsets_R: NDArray[np.int64]
     before_R: NDArray[np.int64]
-    """events before each record"""
+    """Events before each record."""
     total: int
 
     def before(self, at: Position) -> int:
@@ -73,7 +73,7 @@ def gaps_in(history: History, partition: int) -> list[Range]:
 
 
 def count_events(source: Source, settings: Settings, partition: int, start: int) -> CountedEvents:
-    """Events of every record from an offset on; raises NotChecked where retention has removed some."""
+    """Events of every record from an offset on; raises NotChecked if retention has removed some."""
     codec = PackedCodec(settings.event_schema)
     first, _ = source.span(partition)
     if first > start:
@@ -122,6 +122,6 @@ def check_letters(folder: Path) -> str:
 
 
 def ends_of(history: History) -> dict[int, Position]:
-    """How far each partition was taken, by steps that are to be decided anew as well."""
+    """How far each partition was read, also by steps that are to be decided again."""
     taken = [r for manifest in history.to_redecide for r in (*manifest.skipped, *manifest.ranges)]
     return {**history.positions, **{r.partition: r.end for r in taken}}

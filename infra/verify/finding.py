@@ -1,4 +1,4 @@
-"""What a check of the checker comes to."""
+"""The result of one check of the checker."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,7 +10,7 @@ from infra.base.errors import FileUnusable, FreshetError, NotStored
 
 Given = ParamSpec("Given")
 REPLAY = "replay"
-"""name of the one finding of a replay that could not be made"""
+"""Name of the one finding of a replay that could not be made."""
 
 
 class NotChecked(FreshetError):
@@ -22,12 +22,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     name: str
     ok: bool | None
-    """None: it could not be checked"""
+    """Whether it holds; None: it could not be checked."""
     found: str
 
 
 def check(name: str) -> Callable[[Callable[Given, str]], Callable[Given, Finding]]:
-    """Makes a check of a function that says what it found, and raises an error of ours for a violation."""
+    """Turns a function into a check: it returns what it found, and raises an error of ours for a violation."""
 
     def named(function: Callable[Given, str]) -> Callable[Given, Finding]:
         @wraps(function)
@@ -44,10 +44,10 @@ def check(name: str) -> Callable[[Callable[Given, str]], Callable[Given, Finding
 
 
 def is_unreadable(error: FreshetError) -> bool:
-    """Whether the system refused to read a file that is there, so that nobody knows what is in it."""
+    """Whether the system refused to read an existing file, so that its contents are not known."""
     is_refused = isinstance(error, FileUnusable) and isinstance(error.__cause__, OSError)
     return is_refused and not isinstance(error, NotStored)
 
 
 class Violated(FreshetError):
-    """Something that a run promises does not hold."""
+    """Something that a run guarantees does not hold."""

@@ -13,7 +13,7 @@ from ps.protocol import EMPTY_MODEL
 
 
 def read_run(folder: Path) -> History:
-    """The journal, for checks of what it is about; raises NotChecked where it cannot be read or is empty."""
+    """The journal, for checks of its contents; raises NotChecked if it cannot be read or is empty."""
     try:
         history = read_history(folder / JOURNAL)
     except FreshetError as error:

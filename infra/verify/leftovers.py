@@ -14,15 +14,15 @@ from infra.verify.finding import Violated, check
 
 COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})
 NAMING = ("--run", "--run-folder")
-"""options that name the run of a process; the second is that of older versions"""
+"""Options that name the run of a process; the second is that of older versions."""
 FOREIGN = frozenset({"broker"})
-"""folders of a run in which others write"""
+"""Folders of a run in which others write."""
 MOST_NAMED = 5
 
 
 @check("no process left")
 def check_processes(folder: Path) -> str:
-    """No process of the run is there any more."""
+    """No process of the run exists any more."""
     found = [f"{name} ({process.pid})" for name, process in processes_of(folder)]
     if found:
         raise Violated(f"processes of the run are still there: {', '.join(sorted(found))}; end them")

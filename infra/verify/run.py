@@ -32,7 +32,7 @@ CHECKS = (
 
 
 def verify_folder(folder: Path) -> list[Finding]:
-    """What every check found; the run must not be under way."""
+    """The findings of every check; the run must not be under way."""
     read_stored(folder)
     return [each(folder) for each in (*CHECKS, check_faults)]
 
@@ -47,7 +47,7 @@ def check_faults(folder: Path) -> str:
 
 @contextmanager
 def holding_run_idle(folder: Path) -> Iterator[None]:
-    """Nobody starts or resumes the run meanwhile; raises ConfigError if it is under way."""
+    """Inside, nobody can start or resume the run; raises ConfigError if it is under way."""
     path = folder / RUN_LOCK
     with naming(path):
         file = try_lock(path, os.O_RDONLY) if path.exists() else -1

@@ -1,6 +1,6 @@
 """Check of the rows in the newest checkpoint: each was last changed by the last step that used its key.
 
-Legend: K rows or keys, F keys a sample, B samples.
+Legend: K rows or keys, F keys per sample, B samples.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from ps.checkpoints.files import read_columns
 from ps.checkpoints.manifest import CheckpointManifest
 
 Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
-"""keys, ascending, each once, and the last step of each"""
+"""Keys, ascending, each once, and the last step of each."""
 
 
 @check("versions of rows")
@@ -60,13 +60,13 @@ def compare(in_checkpoint: Versions, by_steps: Versions, history: History, newes
 
 
 def versions_in(storage: Storage, manifest: CheckpointManifest) -> Versions:
-    """Of all rows of a checkpoint: of a row that several files hold, the last counts."""
+    """Versions of all rows of a checkpoint: if several files hold a row, the last one counts."""
     columns = [read_columns(storage, part) for shard in manifest.shards for part in shard.files]
     return newest_of((each.keys_K, each.versions_K) for each in columns)
 
 
 def versions_by(settings: Settings, steps: Iterable[StepDecided]) -> Versions:
-    """Of all keys that these steps used; reads their events again."""
+    """Versions of all keys that these steps used; reads their events again."""
     found = []
     try:
         with closing(open_source(settings.stream, settings.kafka)) as source:
@@ -80,7 +80,7 @@ def versions_by(settings: Settings, steps: Iterable[StepDecided]) -> Versions:
 
 
 def newest_of(parts: Iterable[Versions]) -> Versions:
-    """Of a key that several parts have, the last one counts."""
+    """Joins parts: if several have a key, the last one counts."""
     several = list(parts)
     if not several:
         return np.empty(0, np.uint64), np.empty(0, np.int64)

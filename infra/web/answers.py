@@ -9,13 +9,13 @@ Reason = Annotated[str, Field(default="", max_length=1000, description="why, for
 
 
 class Body(BaseModel):
-    """Base of what a request carries."""
+    """Base of request bodies."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Answer(BaseModel):
-    """Base of what is answered."""
+    """Base of answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
@@ -42,7 +42,7 @@ class Problem(Answer):
     status: int
     detail: str
     errors: list[dict[str, Any]] | None = None
-    """of a request that does not fit its schema, or of events: what is wrong where"""
+    """What is wrong, and where: in a request that does not fit its schema, or in events."""
 
 
 class Listed(Answer, Generic[ItemT]):
@@ -50,4 +50,4 @@ class Listed(Answer, Generic[ItemT]):
 
     items: list[ItemT]
     next: str | None
-    """what to give as after for the next page; null: this is the last one"""
+    """Value to pass as after for the next page; null: this is the last one."""

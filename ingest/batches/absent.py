@@ -1,8 +1,8 @@
-"""Watches which fields the samples of a run have: one that none of many samples has is likely a wrong name or schema.
+"""Watches which fields the samples of a run have: if none of many samples has a field, its name or the schema is wrong.
 
-Samples are looked at in windows. A field that the first window lacks is reported, and one that a later window lacks
-although it was common before. It counts as absent until a window has it again.
-Legend: S fields of events that the schema uses.
+Samples are examined in windows. A field is reported if the first window lacks it, or if a later window lacks it
+although it was common before. It counts as absent until a window has it again. Legend: S fields of events that the
+schema uses.
 """
 
 from collections.abc import Sequence
@@ -20,38 +20,38 @@ from ingest.schema import Schema
 
 OnAbsent = Literal["warn", "stop"]
 EXPECTED = 20.0
-"""A field vanishes when a window lacks it that would have so many values at the earlier share: not by chance."""
+"""A field counts as vanished if a window lacks it in which this many values were expected from its earlier share."""
 SHOWN = 8
-"""most names in a message"""
+"""Most names in a message."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """Fields that are absent now, and what the events have that the schema does not know."""
+    """Fields that are absent now, and the unknown fields that the events have."""
 
     fields: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """``name (example)``, those that may be misspelt with the field that may be meant"""
+    """``name (example)`` of each; for a likely misspelling also the field that may be meant."""
 
 
 class FieldCounts(msgspec.Struct, frozen=True):
-    """What a run's samples had so far."""
+    """How often the fields occurred in a run's samples so far."""
 
     total: int
-    """samples of whole windows"""
+    """Samples of complete windows."""
     total_S: NDArray[np.int64]
-    """values in them, by field"""
+    """Values in them, by field."""
     recent: int
-    """samples of the window that has begun"""
+    """Samples of the current window."""
     recent_S: NDArray[np.int64]
     absence: Absence
 
 
 class FieldWatch:
-    """Adds up the fields of one run."""
+    """Counts the fields of one run."""
 
     def __init__(self, schema: Schema, window: int, on_absent: OnAbsent = "warn") -> None:
-        """window: samples that are judged together."""
+        """window: number of samples that are judged together."""
         self.absence = Absence()
         self._schema = schema
         self._window = window

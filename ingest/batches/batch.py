@@ -16,31 +16,32 @@ from ingest.streams.position import Range
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The samples of one step, by partition, then position. It may hold dead letters alone, and no sample."""
+    """The samples of one step, by partition, then position. It may consist of dead letters only, without a sample."""
 
     ranges: tuple[Range, ...]
     samples: Samples
     dead_letters: tuple[DeadLetter, ...]
     present_S: NDArray[np.int64]
-    """samples that have a value, per field of the schema"""
+    """Samples that have a value, per field of the schema."""
     arrived_B: NDArray[np.int64]
-    """when the record of each sample was appended to the log, unix milliseconds; a producer's own time in a topic of
-    Kafka whose timestamps are of type CreateTime"""
+    """When the record of each sample was appended to the log, in unix milliseconds; in a Kafka topic with timestamps of
+    type CreateTime it is the producer's own time.
+    """
     examples: tuple[bytes, ...] = ()
-    """some records that were read lately, as they came"""
+    """Some recently read records, unchanged."""
     skipped: tuple[Range, ...] = ()
-    """ranges that were left out since the batch before: by the lag policy, or removed by retention"""
+    """Ranges that were skipped since the batch before: by the lag policy, or because retention removed them."""
     skipped_events: int = 0
-    """events in them; estimated for packed records that were never read"""
+    """Events in them; estimated for packed records that were never read."""
 
     @property
     def events(self) -> int:
-        """Good and bad ones."""
+        """Number of good and bad events."""
         return len(self.samples) + len(self.dead_letters)
 
 
 def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
-    """One batch of the decoded events of several partitions, in the order of partitions."""
+    """Builds one batch from the decoded events of several partitions, in the order of partitions."""
     parts = sorted(taken, key=lambda part: part[0].partition)
     letters = tuple(_dead_letter(r.partition, bad) for r, decoded in parts for bad in decoded.rejects)
     samples = [decoded.samples for _, decoded in parts if len(decoded)]

@@ -12,7 +12,7 @@ from ingest.samples import Samples
 from ingest.schema import Schema
 
 ABSENT_BITS = np.uint32(0x80000000)
-"""of the float -0.0"""
+"""Bits of the float -0.0."""
 
 
 def count_present(samples: Samples, schema: Schema) -> NDArray[np.int64]:
@@ -21,7 +21,7 @@ def count_present(samples: Samples, schema: Schema) -> NDArray[np.int64]:
 
 
 def count_present_reference(samples: Samples, schema: Schema) -> NDArray[np.int64]:
-    """The same field by field."""
+    """The same, computed field by field."""
     witnesses = witnesses_of(schema)
     counts = [int(has_value(samples, witnesses, field).sum()) for field in range(len(schema.sources))]
     return np.array(counts, np.int64)

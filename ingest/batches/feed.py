@@ -1,4 +1,4 @@
-"""The events of one partition: read, decoded, and kept ready for the batch that takes them."""
+"""The events of one partition: read, decoded, and kept ready for the next batch."""
 
 from ingest.batches.job import LoaderJob
 from ingest.codec.decoder import Decoded, Decoder, end_of, join_decoded, split_at
@@ -9,31 +9,31 @@ from ingest.streams.source import Record, Source
 
 MANY_REJECTS = 4096
 MANY_REJECTED_BYTES = 8 << 20
-"""With this many bad events waiting in a partition the batch goes out, so that poison cannot fill the memory."""
+"""If bad events of this size wait in a partition, a batch is formed at once, so that they cannot fill the memory."""
 
 
 EXAMPLES = 16
-"""most records kept as examples"""
+"""Most records kept as examples."""
 EXAMPLE_BYTES = 4096
-"""bytes of the largest of them"""
+"""Size of the largest example in bytes."""
 
 
 class Feed:
-    """Decoded events of one partition that no batch has taken yet."""
+    """Decoded events of one partition that are in no batch yet."""
 
     def __init__(self, source: Source, decoder: Decoder, job: LoaderJob, partition: int, start: Position) -> None:
         self.partition = partition
         self.position = start
-        """before the first event not yet taken"""
+        """The position before the first event that is in no batch yet."""
         self.is_at_end = False
-        """whether the last read found nothing more"""
+        """Whether the last read found no more records."""
         self.known_end = start.offset
-        """offset after the partition's last record, when it was last looked at"""
+        """Offset after the partition's last record, when last checked."""
         self.skipped: list[Range] = []
-        """ranges left out since the last batch"""
+        """Ranges skipped since the last batch."""
         self.skipped_events = 0
         self.examples: list[bytes] = []
-        """some of the records read last, as they came"""
+        """Some of the records read last, unchanged."""
         self._source = source
         self._decoder = decoder
         self._job = job
@@ -42,32 +42,32 @@ class Feed:
 
     @property
     def ready(self) -> int:
-        """Good events decoded and not yet taken."""
+        """Number of good events that are decoded and in no batch yet."""
         return len(self._pending)
 
     @property
     def samples(self) -> Samples:
-        """The good events decoded and not yet taken."""
+        """The good events that are decoded and in no batch yet."""
         return self._pending.samples
 
     @property
     def rejected(self) -> int:
-        """Bad events decoded and not yet taken."""
+        """Number of bad events that are decoded and in no batch yet."""
         return len(self._pending.rejects)
 
     @property
     def unread(self) -> Position:
-        """Before the first event not yet decoded."""
+        """The position before the first event that is not decoded yet."""
         return self._pending.end
 
     @property
     def has_something(self) -> bool:
-        """Whether a batch formed now would hold anything of this partition."""
+        """Whether a batch formed now would contain anything of this partition."""
         return bool(self.ready or self.rejected or self.skipped)
 
     @property
     def is_flooded(self) -> bool:
-        """Whether so many bad events wait that nothing more is read before a batch takes them."""
+        """Whether so many bad events wait that nothing more is read until a batch contains them."""
         return self.rejected >= MANY_REJECTS or self._rejected_bytes >= MANY_REJECTED_BYTES
 
     @property
@@ -77,7 +77,7 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        """Events of the partition that no batch has taken."""
+        """Events of the partition that are in no batch yet."""
         return self.ready + self.rejected + self._estimate(max(0, self.known_end - self.unread.offset))
 
     def fill(self, want: int) -> None:
@@ -94,7 +94,9 @@ class Feed:
             self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
 
     def take_events(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
-        """The next count good events with the bad ones before them; in a partial batch also those behind the last."""
+        """The next count good events with the bad ones before them; in a partial batch also the bad ones after the
+        last.
+        """
         if is_partial and count == self.ready:
             end = self._pending.end
         else:
@@ -108,7 +110,7 @@ class Feed:
         return taken, head
 
     def skip_to(self, offset: int) -> None:
-        """Leaves out everything before that record."""
+        """Skips everything before that record."""
         if offset <= self.unread.offset:
             return
         self.skipped_events += self.ready + self.rejected + self._estimate(offset - self.unread.offset)
@@ -118,14 +120,14 @@ class Feed:
         self._hold(self._decoder.nothing(self.position))
 
     def take_skipped(self) -> tuple[list[Range], int]:
-        """(ranges left out since the last call, events in them)."""
+        """The ranges skipped since the last call, and the number of events in them."""
         taken = self.skipped, self.skipped_events
         self.skipped = []
         self.skipped_events = 0
         return taken
 
     def _estimate(self, records: int) -> int:
-        """Events in so many unread records, at the mean of those read."""
+        """Estimated events in that many unread records, at the mean of those read."""
         return round(records * (self._events_read / self._records_read if self._records_read else 1.0))
 
     def _hold(self, pending: Decoded) -> None:
@@ -133,10 +135,10 @@ class Feed:
         self._rejected_bytes = sum(len(reject.payload) for reject in pending.rejects)
 
     def _read(self) -> list[Record]:
-        """The next records; none at the end, and none while pending events must be taken before a range is skipped.
+        """The next records; none at the end, and none while pending events must be batched before a range is skipped.
 
-        A source that cannot answer now gives none either, so that what is ready goes out in time; but a job that stops
-        at the end must not mistake silence for the end, and there SourceUnavailable is raised.
+        A source that cannot answer now gives none either, so that ready events are batched in time. But a job that
+        stops at the end must not mistake silence for the end; there SourceUnavailable is raised.
         """
         try:
             return self._source.read(self.partition, self.unread.offset, self._job.read_bytes)

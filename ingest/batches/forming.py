@@ -1,9 +1,9 @@
-"""Forming batches: evenly over partitions while they have events.
+"""Forms batches, evenly over the partitions that have events.
 
-A batch holds, per partition, one range of events: good ones become samples; bad ones go along as dead letters and do
-not count towards the size. A range ends after its last sample; bad events behind that go with the next batch, or with
-this one when it is partial. With the same records in the source the same batches are formed. Ranges that are left out
-(by the lag policy, or by retention) go with the next batch.
+A batch holds one range of events per partition: good ones become samples; bad ones accompany them as dead letters and
+do not count towards the size. A range ends after its last sample; bad events after that belong to the next batch, or to
+this one if it is partial. The same records in the source always form the same batches. Skipped ranges (by the lag
+policy, or by retention) belong to the next batch.
 """
 
 import time
@@ -26,17 +26,19 @@ from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 POLL_SECONDS = 0.02
-"""How often the source is asked for more when it had nothing."""
+"""How often the source is polled when it had nothing."""
 REFRESH_SECONDS = 0.5
-"""How often new partitions are looked for, positions are committed, and the lag is measured while the queue is full."""
+"""How often new partitions are looked for, positions committed, and the lag measured while the queue is full."""
 
 
 class BatchFormer:
-    """Forms the batches of a job, in order, on the loader's thread; nobody else touches the source."""
+    """Forms the batches of a job, in order, on the loader's thread; no other thread uses the source."""
 
     def __init__(self, source: Source, job: LoaderJob, lag: Lag) -> None:
         self.skip_above = job.skip_above
-        """events that may wait before the newest are skipped to, None: any number; may be set by another thread"""
+        """Events that may wait before the loader skips to the newest; None: any number. May be set
+        by another thread.
+        """
         self._source = source
         self._job = job
         self._lag = lag
@@ -47,7 +49,7 @@ class BatchFormer:
 
     @property
     def start(self) -> dict[int, Position] | None:
-        """Where the partitions began that were there at the opening; None: the source has not answered yet."""
+        """Where the partitions began that existed at the opening; None: the source has not answered yet."""
         return self._partitions.start
 
     def batches(self, closed: Event) -> Iterator[Batch]:
@@ -84,7 +86,7 @@ class BatchFormer:
         self._source.commit(self._lag.handed_at)
 
     def _fill(self, want: int) -> tuple[list[Feed], list[int]]:
-        """All feeds with the number of samples each gives, as many together as can be had now, at most want."""
+        """All feeds with the number of samples that each gives: as many together as are available now, at most want."""
         self._look_for_partitions()
         self._skip_if_late()
         feeds = self._partitions.feeds
@@ -101,7 +103,7 @@ class BatchFormer:
             self._partitions.add_new()
 
     def _skip_if_late(self) -> None:
-        """Leaves out everything that waits, once it is too much."""
+        """Skips everything that waits, once it is too much."""
         most = self.skip_above
         if most is None:
             return
@@ -110,11 +112,11 @@ class BatchFormer:
             self._partitions.skip_to_end()
 
     def _has_lingered(self, since: float | None) -> bool:
-        """Whether what waits since then is to go out, although it is no full batch."""
+        """Whether a partial batch that has waited since then must be formed now."""
         return since is not None and (self._job.stop_at_end or time.monotonic() - since >= self._job.linger_seconds)
 
     def _look(self, feeds: list[Feed]) -> None:
-        """Raises AbsentField if no event that waits has a value of some field, and there are enough of them."""
+        """Raises AbsentField if enough events wait and none of them has a value of some field."""
         assert self._look_at is not None
         waiting = join_samples([feed.samples for feed in feeds])
         present_S = count_present(waiting, self._job.schema)
@@ -146,7 +148,7 @@ def fill(feeds: Sequence[Feed], batch: int) -> list[int]:
 
 
 def share(ready: Sequence[int], batch: int, first: int) -> list[int]:
-    """How many samples each partition gives: evenly, the odd ones from ``first`` on; others fill in for short ones."""
+    """How many samples each partition gives: evenly, with odd ones from ``first`` on; others fill in for short ones."""
     level = 0
     left = batch
     for place, most in enumerate(sorted(ready)):
@@ -163,7 +165,7 @@ def share(ready: Sequence[int], batch: int, first: int) -> list[int]:
 
 
 def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, schema: Schema) -> Batch:
-    """Takes each feed's share, and what it left out, and makes a batch of them."""
+    """Builds a batch from each feed's share and its skipped ranges."""
     skipped = [feed.take_skipped() for feed in feeds]
     taken = [part for feed, count in zip(feeds, shares, strict=True) if (part := feed.take_events(count, is_partial))]
     return replace(

@@ -1,4 +1,4 @@
-"""What a loader is asked to do."""
+"""The job of a loader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,27 +12,30 @@ OutOfRange = Literal["stop", "earliest", "newest"]
 
 @dataclass(frozen=True)
 class LoaderJob:
-    """Which batches a loader forms, and from where to where."""
+    """Which batches a loader forms, and from which part of the stream."""
 
     schema: Schema
     batch: int
-    """samples of one batch"""
+    """Samples of one batch."""
     start: Mapping[int, Position] = field(default_factory=dict)
-    """where each partition begins; empty: all at their first retained record; partitions not named begin at 0"""
+    """Where each partition begins; empty: all at their first retained record. Partitions that are
+    not named begin at 0.
+    """
     linger_seconds: float = 1.0
-    """how long a partial batch waits for more events"""
+    """How long a partial batch waits for more events."""
     prefetch: int = 4
-    """batches kept ready"""
+    """Batches kept ready."""
     limit: int | None = None
-    """end after exactly so many samples; None: never"""
+    """Ends after exactly this many samples; None: never."""
     stop_at_end: bool = False
-    """end where the source ends now"""
+    """Ends at the current end of the source."""
     read_bytes: int = 1 << 20
-    """asked of a partition in one read"""
+    """Bytes requested from a partition in one read."""
     on_out_of_range: OutOfRange = "stop"
-    """where to go on when retention has removed what comes next"""
+    """What to do if retention has removed the next record."""
     look_at: int | None = None
-    """before the first batch, see whether so many events have every field (linger_seconds is the longest wait for
-    them), and raise AbsentField if not; None: do not look"""
+    """Number of events that are checked before the first batch: AbsentField is raised if they lack a field. The check
+    waits for them at most linger_seconds. None: no check.
+    """
     skip_above: int | None = None
-    """leave out what waits in the source once it is more than so many events; None: never"""
+    """Skips waiting events once there are more than this; None: never."""

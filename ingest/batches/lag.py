@@ -1,6 +1,6 @@
 """How far training is behind the stream.
 
-Two threads write here, each its own attributes, and each replaces a value whole: either may read at any moment.
+Two threads write here, each its own attributes, and each replaces whole values, so either may read at any moment.
 """
 
 from ingest.batches.batch import Batch
@@ -12,14 +12,14 @@ class Lag:
     def __init__(self) -> None:
         # written by the loader's thread
         self.waiting = 0
-        """events, in the source or decoded, that no batch has taken"""
+        """Events, in the source or decoded, that are in no batch yet."""
         self.formed = 0
-        """events in all batches formed"""
+        """Events in all batches formed."""
         self._known = 0
-        """events waiting or formed"""
+        """Events waiting or formed."""
         # written by the thread that takes batches
         self.handed_at: dict[int, int] = {}
-        """per partition the record that batches handed out go up to"""
+        """The record up to which batches were handed out, per partition."""
         self._handed = 0
 
     @property

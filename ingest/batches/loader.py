@@ -1,9 +1,9 @@
 """The prefetching loader: hands out batches that a thread has read, decoded and validated ahead of training.
 
-At most ``prefetch`` batches wait in its queue; when nobody takes them it stops reading (back-pressure). Only the thread
-touches the source. An error in the thread is raised by ``next``; a source that cannot answer now is asked again,
-for as long as that lasts. Batches come out in the order formed, every event in exactly one of them or among those left
-out, so the positions of the last batch handed out are where to start again.
+At most ``prefetch`` batches wait in its queue; when it is full, the thread stops reading (back-pressure). Only the
+thread uses the source. ``next`` raises errors of the thread; a source that cannot answer now is polled until it does.
+Batches come out in the order formed, and every event is in exactly one of them or was skipped, so the positions of the
+last batch handed out are where to resume.
 """
 
 from ingest.batches.batch import Batch
@@ -26,7 +26,7 @@ class Loader:
 
     @property
     def start(self) -> dict[int, Position] | None:
-        """Where the partitions began that were there at the opening; None: the source has not answered yet."""
+        """Where the partitions began that existed at the opening; None: the source has not answered yet."""
         is_known = self._former.start is not None or self._prefetcher.goes_on
         return self._former.start if is_known else {}
 
@@ -43,7 +43,7 @@ class Loader:
         return batch
 
     def skip_above(self, events: int | None) -> None:
-        """From the next batch that is formed on, events are left out once so many wait; None: never."""
+        """From the next batch on, skips waiting events once there are more than this; None: never."""
         self._former.skip_above = events
 
     def lag(self) -> int:

@@ -1,8 +1,7 @@
-"""Manifests, which say what events make up each batch.
+"""Manifests, which say which events make up each batch.
 
-A replay forms its batches from manifests alone, so it trains the same ones. Ranges cover rejected events too: every
-event lies in exactly one range, or in one of those that were skipped. Manifests are kept in the run's journal
-(``dispatch/journal``).
+A replay forms its batches from manifests alone, so it trains on the same ones. Ranges cover rejected events, too: every
+event is in exactly one range, or in a skipped one. Manifests are stored in the run's journal (``dispatch/journal``).
 """
 
 import msgspec
@@ -11,17 +10,17 @@ from ingest.streams.position import Range
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What one step trains on."""
+    """The events that one step trains on."""
 
     run: str
     generation: int
     step: int
     ranges: tuple[Range, ...]
     samples: int
-    """good events in the ranges"""
+    """Good events in the ranges."""
     rejected: int
-    """bad events in the ranges"""
+    """Bad events in the ranges."""
     skipped: tuple[Range, ...] = ()
-    """ranges, before those of their partitions, that were left out: by the lag policy, or removed by retention"""
+    """Skipped ranges, each before the range of its partition: skipped by the lag policy, or removed by retention."""
     skipped_events: int = 0
-    """events in them; packed records that were never read count with the mean of those read"""
+    """Events in them; packed records that were never read count with the mean of those read."""

@@ -1,4 +1,4 @@
-"""The partitions being read, one feed each: opened at the start, joined by new ones, skipped ahead together."""
+"""The partitions that are read, one feed each: opened at the start, extended by new ones, skipped ahead together."""
 
 from contextlib import suppress
 
@@ -19,15 +19,15 @@ class Partitions:
         self._decoder = Decoder(job.schema)
         self._feeds: dict[int, Feed] = {}
         self.start: dict[int, Position] | None = None
-        """where partitions began that were there at the opening; None: not opened yet"""
+        """Where the partitions began that existed at the opening; None: not opened yet."""
 
     @property
     def feeds(self) -> list[Feed]:
-        """In the order of partitions."""
+        """The feeds in the order of partitions."""
         return [self._feeds[partition] for partition in sorted(self._feeds)]
 
     def open(self) -> bool:
-        """Adds the partitions there are at the start; False if the source cannot answer now."""
+        """Adds the partitions that exist at the start; False if the source cannot answer now."""
         start = self._job.start
         try:
             partitions = sorted({*self._source.partitions(), *start})
@@ -47,14 +47,14 @@ class Partitions:
                     self._add(partition, Position(0))
 
     def count_waiting(self) -> int:
-        """Events that no batch has taken, decoded or still in the source, up to the newest ends that are known."""
+        """Events that are in no batch, decoded or still in the source, up to the newest known ends."""
         with suppress(SourceUnavailable):
             for feed in self._feeds.values():
                 feed.known_end = self._source.span(feed.partition)[1]
         return sum(feed.waiting for feed in self._feeds.values())
 
     def skip_to_end(self) -> None:
-        """Leaves out everything that waits."""
+        """Skips everything that waits."""
         for feed in self._feeds.values():
             feed.skip_to(self._source.span(feed.partition)[1])
 

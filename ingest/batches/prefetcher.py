@@ -9,14 +9,14 @@ from ingest.batches.forming import REFRESH_SECONDS, BatchFormer
 
 
 class _End:
-    """The last item of the queue: the stream is over, or broke with an error."""
+    """The last item of the queue: the stream has ended, or broke with an error."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class Prefetcher:
-    """Keeps batches ready; when nobody takes them it stops forming more."""
+    """Keeps batches ready; stops forming more while the queue is full."""
 
     def __init__(self, former: BatchFormer, batches: int) -> None:
         self._former = former
@@ -72,12 +72,12 @@ class Prefetcher:
         self._put_end(_End(error))
 
     def _put(self, batch: Batch) -> None:
-        """Waits for room; meanwhile the lag stays measured."""
+        """Waits for room, and keeps measuring the lag meanwhile."""
         while not self._try_put(batch):
             self._former.refresh()
 
     def _put_end(self, end: _End) -> None:
-        """Waits for room and asks the source nothing: it may be what broke, and next() must hear of it."""
+        """Waits for room without using the source: it may be what broke, and next() must report that."""
         while not self._try_put(end):
             pass
 

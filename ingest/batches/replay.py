@@ -1,4 +1,4 @@
-"""Forming a batch again, exactly, from the ranges of its manifest."""
+"""Forms a batch again, exactly, from the ranges of its manifest."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from ingest.streams.position import Position, Range
 from ingest.streams.source import Record, Source
 
 PATIENCE_SECONDS = 60.0
-"""how long a source that does not answer is asked for the records of a manifest"""
+"""How long a source that does not answer is polled for the records of a manifest."""
 AGAIN_SECONDS = 0.05
-"""pause between two questions"""
+"""Pause between two attempts."""
 GoesOn = Callable[[], bool]
-"""waits a moment while a source does not answer, and returns whether it is to be asked again"""
+"""Waits a moment while a source does not answer, and returns whether to ask it again."""
 
 
 def form_batch(
@@ -28,7 +28,7 @@ def form_batch(
 ) -> Batch:
     """The batch of these ranges: the same samples and dead letters as when it was first formed.
 
-    goes_on: None gives a source that does not answer a minute for each read. Raises SourceUnavailable after that.
+    goes_on: None gives a source that does not answer a minute for each read; then SourceUnavailable is raised.
     """
     decoder = _decoder_of(schema)
     return join_batch([(r, _decode_range(source, decoder, r, read_bytes, goes_on)) for r in ranges], schema)
@@ -36,7 +36,7 @@ def form_batch(
 
 @lru_cache(maxsize=8)
 def _decoder_of(schema: Schema) -> Decoder:
-    """Cached, because a replay forms many batches of one schema."""
+    """The decoder of a schema; cached, because a replay forms many batches of one schema."""
     return Decoder(schema)
 
 

@@ -1,1 +1,1 @@
-"""Records to samples and back: JSON and packed."""
+"""Conversion of records to samples and back: JSON and packed."""

@@ -1,4 +1,4 @@
-"""Records to samples with their positions: both codecs behind one decoder, with the place and reason of every reject.
+"""Decodes records into samples with their positions: both codecs behind one decoder, with a reason for every reject.
 
 Legend: B good samples. A record that starts with the packed magic is packed, any other is one JSON event.
 """
@@ -26,7 +26,7 @@ OFFSET = 0
 INDEX = 1
 
 PlaceColumns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""at_B, after_B and arrived_B of Decoded"""
+"""The columns at_B, after_B and arrived_B of Decoded."""
 
 KINDS = {
     "not decodable": "no JSON, no UTF-8, a name twice in an object, or a packed record that is broken",
@@ -42,19 +42,19 @@ KINDS = {
     "oversized": "a record, text, time or number above its limit",
     "too many values": "a list longer than the field's",
 }
-"""Why an event is rejected."""
+"""The kinds of reasons for which an event is rejected."""
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """One event that is not trained on."""
+    """One event that is rejected."""
 
     position: Position
     reason: str
-    """``kind: detail``, of one of KINDS"""
+    """``kind: detail``, where kind is one of KINDS."""
     payload: bytes
-    """the record, or the sample's bytes of a packed record; cut off at KEPT_BYTES"""
+    """The record, or the bytes of one sample of a packed record; truncated to KEPT_BYTES."""
     size: int
-    """bytes of it before it was truncated"""
+    """Its size in bytes before it was truncated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +63,14 @@ class Decoded:
 
     samples: Samples
     at_B: NDArray[np.int64]
-    """offset and index of each sample (B × 2)"""
+    """Offset and index of each sample (B × 2)."""
     after_B: NDArray[np.int64]
-    """the position after each sample (B × 2)"""
+    """The position after each sample (B × 2)."""
     arrived_B: NDArray[np.int64]
-    """when the record of each sample was appended, unix milliseconds"""
+    """When the record of each sample was appended, in unix milliseconds."""
     rejects: tuple[Reject, ...]
     end: Position
-    """the position after all of them"""
+    """The position after all of them."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -80,15 +80,15 @@ class Decoder:
     """Decodes records of one schema, JSON and packed in any mixture."""
 
     def __init__(self, schema: Schema, needs_label: bool = True) -> None:
-        """needs_label: whether JSON events must have a label and a time; those to be predicted need not"""
+        """needs_label: whether JSON events must have a label and a time; events to be predicted need not."""
         self.schema = schema
         self._json = JsonCodec(schema, needs_label)
         self._packed = PackedCodec(schema)
 
     def decode(self, records: Sequence[Record], start: Position, unknown: list[bytes] | None = None) -> Decoded:
-        """All events of consecutive records from start on, which lies in the first record; at least one record.
+        """All events of consecutive records, from start on, which is in the first record; at least one record.
 
-        unknown: the payloads of JSON events with fields that the schema does not know are added to it.
+        unknown: the payloads of JSON events with fields that the schema does not know are appended to it.
         """
         parts = [
             self._decode_packed(list(group)) if packed else self._decode_json(list(group), unknown)
@@ -183,7 +183,7 @@ def _position(pair: NDArray[np.int64]) -> Position:
 
 
 def _from(decoded: Decoded, start: Position) -> Decoded:
-    """Without the events before start."""
+    """The same without the events before start."""
     skipped = count_before(decoded, start)
     rejects = tuple(reject for reject in decoded.rejects if reject.position >= start)
     samples = decoded.samples.slice(skipped, len(decoded))
@@ -191,7 +191,7 @@ def _from(decoded: Decoded, start: Position) -> Decoded:
 
 
 def count_before(decoded: Decoded, position: Position) -> int:
-    """Samples that lie before a position."""
+    """Number of samples before a position."""
     offsets_B = decoded.at_B[:, OFFSET]
     low, high = np.searchsorted(offsets_B, [position.offset, position.offset + 1])
     return int(low + np.searchsorted(decoded.at_B[low:high, INDEX], position.index))
@@ -213,7 +213,7 @@ def end_of(decoded: Decoded, count: int) -> Position:
 
 
 def join_decoded(parts: Sequence[Decoded]) -> Decoded:
-    """Consecutive parts as one."""
+    """Joins consecutive parts."""
     if len(parts) == 1:
         return parts[0]
     return Decoded(

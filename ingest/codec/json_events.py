@@ -2,11 +2,11 @@
 
     {"event_time": 1731600000.25, "label": 1, "fields": {"user": "u17", "item": 42, "tags": ["new", "red"]}}
 
-Fields that the schema does not know are ignored, so that a device may be newer than its schema; a field that is missing
-or null is absent. An object in which a name occurs twice, at any depth, makes its event a bad one: of two readers one
-would take the first value and one the last; so does nesting of more than 64 objects and lists, wherever it is. An
-integer may have any size (an id of 2**63 and beyond is a raw value like any other, by its digits), as long as its
-digits fit into the schema's ``string_bytes``; numbers of dense fields and buckets have the limits of their field.
+Fields that the schema does not know are ignored, so a device may be newer than its schema; a field that is missing or
+null is absent. An event is rejected if a name occurs twice in one object, at any depth, because one reader might use
+the first value and another the last. It is also rejected if more than 64 objects and lists are nested anywhere. An
+integer may have any size (an id of 2**63 or more is a raw value like any other, by its digits), as long as its digits
+fit into the schema's ``string_bytes``; numbers of dense fields and buckets have the limits of their field.
 """
 
 import re
@@ -29,11 +29,11 @@ _HEX = rb"[0-9a-fA-F]"
 _ESCAPES = re.compile(
     rb"\\u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(\\u[dD][89a-fA-F]%b{2})|\\." % (_HEX, _HEX, _HEX), re.DOTALL
 )
-"""a whole surrogate pair, (half of one), or any other escape"""
+"""Matches a whole surrogate pair, half of one (as a group), or any other escape."""
 
 
 def encode_json(event: Event) -> bytes:
-    """One JSON record; what it holds is not checked."""
+    """One JSON record; its contents are not checked."""
     return _encoder.encode(event)
 
 
@@ -41,7 +41,7 @@ class JsonCodec:
     """Decodes JSON records of one schema."""
 
     def __init__(self, schema: Schema, needs_label: bool = True) -> None:
-        """needs_label: whether events must have a label and a time; without, both are 0"""
+        """needs_label: whether events must have a label and a time; if not, missing ones are 0."""
         self.schema = schema
         self._needs_label = needs_label
         self._converter = Converter(schema)
@@ -52,9 +52,9 @@ class JsonCodec:
         self._structure = structure
 
     def decode(self, payloads: Sequence[bytes], unknown: list[bytes] | None = None) -> tuple[Samples, Faults]:
-        """Samples of all payloads (those with faults hold nonsense) and the faults by place in the list.
+        """Samples of all payloads (those with faults hold nonsense), and the faults by index in the list.
 
-        unknown: payloads with fields that the schema does not know are added to it.
+        unknown: payloads with fields that the schema does not know are appended to it.
         """
         faults: Faults = {}
         found_B = self._scan(payloads, faults)
@@ -73,7 +73,7 @@ class JsonCodec:
         return _spread(samples, good, len(events), self.schema), faults
 
     def _scan(self, payloads: Sequence[bytes], faults: Faults) -> NDArray[np.uint8]:
-        """What the structure of each payload is; adds faults for those that must not be parsed."""
+        """Scans the structure of each payload; adds faults for those that must not be parsed."""
         limit = self.schema.limits.record_bytes
         if not all(payloads) or max(map(len, payloads), default=0) > limit:
             faults.update({row: fault for row, p in enumerate(payloads) if (fault := _size_fault(p, limit))})
@@ -101,7 +101,7 @@ class JsonCodec:
         return None
 
     def _decode_exactly(self, payload: bytes, unknown: list[bytes]) -> Any:
-        """Costs nothing more for an event without unknown fields."""
+        """Decodes one event and notes unknown fields; costs nothing extra for an event without any."""
         try:
             return self._exact.decode(payload)
         except msgspec.ValidationError:
@@ -110,7 +110,9 @@ class JsonCodec:
         return event
 
     def _event_type(self, is_exact: bool) -> Any:
-        """A struct with one attribute per used field, so that decoding builds no dict; it skips the rest, or not."""
+        """A struct with one attribute per used field, so that decoding builds no dict; is_exact:
+        refuses other fields.
+        """
         names = {f"field_{i}": source for i, source in enumerate(self.schema.sources)}
         fields = msgspec.defstruct(
             "Fields",
@@ -137,7 +139,7 @@ def _size_fault(payload: bytes, limit: int) -> str | None:
 
 
 def surrogate_fault(payload: bytes) -> str | None:
-    """Names the first half of an escaped surrogate pair that is without its other half, if there is one."""
+    """Names the first half of an escaped surrogate pair that lacks its other half, if there is one."""
     lone = next((escape for escape in _ESCAPES.finditer(payload) if escape[1]), None)
     return lone and f"lone surrogate: {lone[0].decode()} at byte {lone.start()} is half a character"
 

@@ -22,11 +22,11 @@ from ingest.schema import FLOAT32_MAX, Schema
 MAGIC = b"FSHT"
 VERSION = 1
 HEADER = struct.Struct("<4sHHQIHH")
-"""magic, version, zero, fingerprint, count, F, N"""
+"""Magic, version, zero, fingerprint, count, F, N."""
 
 
 def is_packed(payload: bytes) -> bool:
-    """Whether it starts with the magic, as JSON never does."""
+    """Whether it starts with the magic, which JSON never does."""
     return payload.startswith(MAGIC)
 
 
@@ -45,7 +45,7 @@ class PackedCodec:
         self._low_N = np.clip(np.array(low, np.float32), -FLOAT32_MAX, 0).astype(np.float32)
         self._high_N = np.clip(np.array(high, np.float32), 0, FLOAT32_MAX).astype(np.float32)
         self.most = (schema.limits.record_bytes - HEADER.size) // self.dtype.itemsize
-        """samples that fit into one record"""
+        """Samples that fit into one record."""
 
     def encode(self, samples: Samples) -> bytes:
         """One record of 1 to ``most`` samples."""
@@ -63,7 +63,7 @@ class PackedCodec:
         )
 
     def encode_events(self, events: Sequence[Event]) -> bytes:
-        """One record of events; an event that would be rejected later is refused here."""
+        """One record of events; an event that would be rejected later raises EncodeError here."""
         samples, faults = self._converter.convert_events(events)
         if faults:
             row, reason = min(faults.items())

@@ -1,9 +1,8 @@
-"""Looks at the structure of JSON before and after it is parsed: nesting beyond the limit, and names given twice.
+"""Checks the structure of JSON before and after it is parsed: nesting beyond the limit, and duplicate names.
 
-Of an object in which a name occurs twice one reader would take the first value, the other the last. A kernel scans all
-records of a batch, whatever bytes they are. It compares hashes of names and is not sure where hashes are equal, a name
-has escapes, or there are very many; such a record, if it is JSON, is parsed exactly.
-Legend: B records.
+If a name occurs twice in an object, one reader might use the first value and another the last. A kernel scans all
+records of a batch, whatever bytes they hold. It compares hashes of names, and is not sure if hashes are equal, a name
+has escapes, or there are very many names; such a record, if it is JSON, is parsed exactly. Legend: B records.
 """
 
 import json
@@ -21,7 +20,7 @@ UNSURE = 1
 DEEP = 2
 TOO_DEEP = -1
 NAMES = 256
-"""most names of open objects the kernel keeps"""
+"""Most names of open objects that the kernel remembers."""
 QUOTE = ord('"')
 BACKSLASH = ord("\\")
 COMMA = ord(",")
@@ -34,13 +33,13 @@ FNV_PRIME = np.uint64(0x100000001B3)
 
 
 def scan_structure(payloads: Sequence[bytes]) -> NDArray[np.uint8]:
-    """DEEP for payloads nested too deeply; of the others CLEAR for those in which no name occurs twice, else UNSURE."""
+    """DEEP for payloads nested too deeply; of the others CLEAR if no name occurs twice, otherwise UNSURE."""
     text = np.frombuffer(b"".join(payloads), np.uint8)
     return scan(text, np.cumsum([len(payload) for payload in payloads], dtype=np.int64))
 
 
 def has_duplicates(payload: bytes) -> bool:
-    """Whether an object has a name twice, exactly, of valid JSON within MOST_DEPTH: the reference of the kernel."""
+    """Whether an object of valid JSON within MOST_DEPTH has a name twice, exactly: the reference of the kernel."""
     try:
         json.loads(payload, object_pairs_hook=_check, parse_int=str, parse_float=str)
     except ValueError:  # a duplicate, or something that only this parser refuses: in doubt the event is a bad one
@@ -54,16 +53,17 @@ def _check(pairs: list[tuple[str, Any]]) -> None:
 
 
 def count_items(body: bytes, most: int) -> int:
-    """How many values the list has that a body begins with, counted up to one above ``most``; TOO_DEEP if it is.
+    """The number of values in the list that a body begins with, counted up to ``most`` + 1; TOO_DEEP if it is nested
+    deeply.
 
-    Nothing is parsed: a list of millions is found out before anything is made of it. An empty list counts as one.
+    Nothing is parsed, so a list of millions is detected before it costs anything. An empty list counts as one value.
     """
     return int(count_values(np.frombuffer(body, np.uint8), most))
 
 
 @kernel
 def count_values(text: NDArray[np.uint8], most: int) -> int:
-    """What count_items tells."""
+    """The kernel of count_items."""
     depth = 0
     values = 1
     at = 0
@@ -85,7 +85,7 @@ def count_values(text: NDArray[np.uint8], most: int) -> int:
 
 @kernel
 def scan(text: NDArray[np.uint8], ends_B: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """What scan_structure tells, of payloads one after the other."""
+    """The kernel of scan_structure, for payloads one after the other."""
     found_B = np.zeros(ends_B.size, np.uint8)
     names = np.empty(NAMES, np.uint64)
     begins = np.zeros(MOST_DEPTH, np.int64)
@@ -144,7 +144,7 @@ def end_of_string(text: NDArray[np.uint8], at: int) -> int:
 
 @kernel
 def read_name(text: NDArray[np.uint8], at: int) -> tuple[int, np.uint64, bool]:
-    """(the place of the closing quote, a hash of what is before it, whether it has no escape)."""
+    """The place of the closing quote, a hash of the name before it, and whether the name has no escape."""
     hashed = FNV_START
     while at < text.size and text[at] != QUOTE:
         if text[at] == BACKSLASH:

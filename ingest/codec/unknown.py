@@ -1,4 +1,4 @@
-"""Fields that events have and their schema does not know: decoding skips them, so they are looked for apart."""
+"""Fields of events that their schema does not know: decoding skips them, so they are collected separately."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from ingest.codec.packed import is_packed
 from ingest.schema import Schema
 
 SHOWN_LETTERS = 40
-"""of an example"""
+"""Most characters of an example."""
 MOST_UNKNOWN = 20
-"""names told"""
+"""Most names that are reported."""
 LIKENESS = 0.6
-"""from which on one name may be a misspelling of another, from 0 to 1"""
+"""Similarity, from 0 to 1, above which one name may be a misspelling of another."""
 
 
 class _AnyEvent(msgspec.Struct):
@@ -26,7 +26,7 @@ _decoder = msgspec.json.Decoder(_AnyEvent)
 
 
 def all_fields(payload: bytes) -> dict[str, Any] | None:
-    """The fields of a JSON event, known or not; None for what cannot be decoded, or is packed."""
+    """The fields of a JSON event, known or not; None if it cannot be decoded, or is packed."""
     if is_packed(payload) or is_too_deep(payload):
         return None
     try:
@@ -36,7 +36,7 @@ def all_fields(payload: bytes) -> dict[str, Any] | None:
 
 
 def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
-    """Names of fields the schema does not know → the first value seen; at most so many of them."""
+    """Names of fields that the schema does not know, with the first value seen; a limited number of them."""
     known = {*schema.sources, schema.partition_by}
     found: dict[str, str] = {}
     for payload in payloads:
@@ -47,12 +47,12 @@ def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
 
 
 def show_value(value: object) -> str:
-    """A value as JSON, fit for a message."""
+    """A value as JSON, shortened for a message."""
     return show_text(msgspec.json.encode(value).decode())
 
 
 def show_text(text: str, most: int = SHOWN_LETTERS) -> str:
-    """Text of an event, cut and escaped, so that it can do nothing to a terminal or a log."""
+    """Text of an event, truncated and escaped, so that it cannot affect a terminal or a log."""
     short = text if len(text) <= most else f"{text[: most - 1]}…"
     return short if short.isprintable() else ascii(short)[1:-1]
 

@@ -1,9 +1,9 @@
-"""Checks access to a broker with one connection made by hand, to find out at once which setting is wrong.
+"""Checks access to a broker with one explicit connection, to find out at once which setting is wrong.
 
-The client libraries retry until their time is over, and then report that nobody answered. Here one connection is made
-the way they would make it: 1. TCP  2. TLS, with the broker's name checked against its certificate  3. the login  4. one
-request that a broker answers only to clients it has accepted. A fault shows at its own step, without a retry.
-No message holds a secret: the broker's own message is passed on, and it never repeats a password.
+The client libraries retry until they time out, and then report that nobody answered. This makes one connection the way
+they would: 1. TCP 2. TLS, with the broker's name checked against its certificate 3. the login 4. one request that a
+broker answers only to clients it has accepted. A fault shows at its own step, without a retry. No message contains a
+secret: the broker's own message is passed on, and it never repeats a password.
 """
 
 import socket
@@ -22,7 +22,7 @@ API_VERSIONS = 18
 SASL_AUTHENTICATE = 36
 LONGEST_ANSWER = 1 << 24
 TLS_RECORDS = (0x14, 0x15, 0x16)
-"""first bytes of an answer that only a TLS server sends"""
+"""First bytes of an answer that only a TLS server sends."""
 
 
 def check_access(config: KafkaConfig, seconds: float = ANSWER_SECONDS) -> None:
@@ -39,7 +39,7 @@ def check_access(config: KafkaConfig, seconds: float = ANSWER_SECONDS) -> None:
 
 
 def _check_server(server: str, arguments: dict[str, Any], config: KafkaConfig, seconds: float) -> None:
-    """The four steps with one server."""
+    """Runs the four steps with one server."""
     host, _, port = server.rpartition(":")
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), seconds)  # 1
@@ -145,7 +145,7 @@ def _unreachable(server: str, error: OSError) -> BrokerError:
 
 
 def _untrusted(server: str, error: Exception, config: KafkaConfig) -> BrokerError:
-    """The error of a TLS handshake that failed; OpenSSL's reason tells which side refused."""
+    """The error of a failed TLS handshake; OpenSSL's reason tells which side refused."""
     reason = _reason_of(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         trusted = f"kafka.ca_file = {config.ca_file}" if config.ca_file else "the system's authorities"

@@ -1,8 +1,7 @@
 """Settings of the connection to Kafka, and their names in the two client libraries.
 
-Secrets come from a file or the environment. They are never logged nor stored: a run's folder keeps names of files only,
-and the processes of a run inherit the environment. A server's name is always checked against
-its certificate.
+Secrets come from a file or the environment. They are never logged or stored: a run's folder keeps only the names of
+files, and the processes of a run inherit the environment. A server's name is always checked against its certificate.
 """
 
 from pathlib import Path
@@ -16,22 +15,22 @@ from infra.base.errors import ConfigError
 Client = Literal["kafka-python", "confluent-kafka"]
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SECRETS = ("password", "key_password")
-"""fields that are left out wherever settings are shown or stored"""
+"""Fields that are omitted wherever settings are shown or stored."""
 
 
 class KafkaConfig(Section):
     """The ``[kafka]`` section."""
 
     servers: tuple[str, ...] = ("127.0.0.1:9092",)
-    """Brokers to ask first, each host:port. FRESHET_KAFKA in the environment is short for it."""
+    """Brokers to connect to first, each host:port. FRESHET_KAFKA in the environment is short for it."""
     own_broker: bool = False
-    """Whether the run starts a broker of its own, in its folder; --kafka sets it where FRESHET_KAFKA names none."""
+    """Whether the run starts its own broker, in its folder; --kafka sets it if FRESHET_KAFKA names no broker."""
     client: Client = "kafka-python"
     """Client library; confluent-kafka comes with the extra 'kafka-fast'."""
     client_id: str = "freshet"
-    """Name this client has in the broker's logs and quotas."""
+    """Name of this client in the broker's logs and quotas."""
     group: str = "freshet"
-    """Consumer group whose committed offsets show how far a run has read; nothing is ever read back from it."""
+    """Consumer group whose committed offsets show how far a run has read; Freshet never reads them back."""
     protocol: Protocol = "PLAINTEXT"
     """Security of the connection; SSL and SASL_SSL are encrypted."""
     mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
@@ -43,9 +42,9 @@ class KafkaConfig(Section):
     password_file: Path | None = None
     """File whose first line is the password."""
     ca_file: Path | None = None
-    """PEM file of the authorities that may vouch for a broker; None: the system's."""
+    """PEM file of the certificate authorities trusted for brokers; not set: the system's."""
     cert_file: Path | None = None
-    """PEM file of this client's own certificate, where the broker wants one (mTLS)."""
+    """PEM file of this client's own certificate, if the broker requires one (mTLS)."""
     key_file: Path | None = None
     """PEM file of that certificate's private key."""
     key_password: SecretStr | None = Field(default=None, exclude=True)
@@ -55,17 +54,17 @@ class KafkaConfig(Section):
     request_seconds: float = Field(default=30.0, ge=1, le=600)
     """How long one request to a broker may take."""
     outage_seconds: float | None = Field(default=None, ge=0)
-    """How long brokers may be out of reach, after the first contact, before the run stops. None: it waits forever."""
+    """How long brokers may be unreachable, after the first contact, before the run stops. Not set: it waits forever."""
     compression: Literal["none", "lz4", "zstd"] = "lz4"
-    """How records are compressed on their way to the broker, and in it."""
+    """Compression of records on their way to the broker and in its log."""
     delivery_seconds: float = Field(default=120.0, ge=1, le=3600)
-    """How long a record may wait for the broker's acknowledgement; then writing it has failed."""
+    """How long a record may wait for the broker's acknowledgement before writing it counts as failed."""
     check_events: bool = True
-    """Whether a run starts only on a topic that is empty or holds some events of the schema."""
+    """Whether a run starts only if the topic is empty or holds some events that fit the schema."""
     fetch_bytes: int = Field(default=8 << 20, ge=1024, le=1 << 30)
-    """Most bytes a broker sends in one answer; of one partition at most a quarter of it."""
+    """Most bytes that a broker sends in one answer; at most a quarter of them from one partition."""
     buffer_bytes: int = Field(default=4 << 20, ge=1024)
-    """Bytes kept ready of one partition; from there on it is paused until half of them are taken."""
+    """Bytes kept ready per partition; beyond that it is paused until half of them are used."""
 
     @field_validator("servers")
     @classmethod
@@ -73,7 +72,7 @@ class KafkaConfig(Section):
         for server in servers:
             host, colon, port = server.rpartition(":")
             if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ConfigError(f"Kafka server {server!r} is no address; expected host:port; correct it")
+                raise ConfigError(f"Kafka server {server!r} is not an address; expected host:port; correct it")
         if not servers:
             raise ConfigError("no Kafka server is given; expected at least one host:port; name one")
         return servers
@@ -146,7 +145,7 @@ def confluent_arguments(config: KafkaConfig) -> dict[str, Any]:
 
 
 def login_of(config: KafkaConfig) -> tuple[str, str]:
-    """User and password of a SASL protocol; ConfigError if one is missing."""
+    """User and password of a SASL protocol; raises ConfigError if one is missing."""
     password = _secret(config.password, config.password_file, "password_file")
     if not config.username or not password:
         raise ConfigError(

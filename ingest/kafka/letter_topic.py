@@ -1,19 +1,19 @@
-"""Dead letters in a topic on Kafka: the original bytes as the value, where they came from and why in the headers.
+"""Dead letters in a topic on Kafka: the original bytes as the value, their place and reason in the headers.
 
 Each letter is written once for its (origin, partition, offset, index), whatever crashes. Letters come in the order of
 their positions within a partition, so it is enough to know the last one written of each. That progress is committed as
-offsets of a group of its own, in the same transaction as the letters: both are written or neither is. At its first
-letter a writer
+offsets of a separate group, in the same transaction as the letters: both are written or neither is. At its first letter
+a writer
 
-    1. takes the origin's transactional id: the broker aborts what a dead writer left unfinished, and refuses a writer
-       that only seemed dead
+    1. takes over the origin's transactional id: the broker aborts what a dead writer left unfinished, and refuses a
+       writer that only seemed dead
     2. reads the progress, which after 1. cannot change any more
-    3. leaves out letters up to it
+    3. omits letters up to it
 
 An attempt that fails, or takes too long, may or may not have been committed: its session is dropped, and the next one
 finds out with the same three steps. The broker forgets the progress of a run that wrote no letter for
-``offsets.retention.minutes`` (a week unless configured): if it is resumed from an older checkpoint,
-it writes the letters since that checkpoint again.
+``offsets.retention.minutes`` (a week unless configured): if it is resumed from an older checkpoint, it writes the
+letters since that checkpoint again.
 """
 
 import threading
@@ -42,7 +42,7 @@ from ingest.letters.letter import DeadLetter, unseen
 from ingest.streams.position import Position
 
 ATTEMPT_SECONDS = 10.0
-"""how long one attempt to write letters may take; the client library itself would wait without end"""
+"""How long one attempt to write letters may take; the client library itself would wait forever."""
 LOG_SECONDS = 10.0
 TRANSACTION_LETTERS = 500
 TRANSACTION_BYTES = 4 << 20
@@ -80,7 +80,7 @@ class KafkaLetters:
         return _Session(self._config, self._topic, self._source_topic, self._origin)
 
     def _translated(self, error: Exception) -> SinkError:
-        """SinkUnavailable if the same letters may be given again, SinkError if a person must look."""
+        """SinkUnavailable if the same letters may be tried again, SinkError if a person must look."""
         if isinstance(error, TransactionFenced):
             return SinkError(
                 f"another process writes dead letters of {self._origin!r} to topic {self._topic!r}; expected one "
@@ -146,7 +146,7 @@ def _read_progress(config: KafkaConfig, group: str) -> dict[int, Position]:
 
 
 def bounded(seconds: float, work: Callable[[], Result]) -> Result:
-    """What work returns or raises; TimeoutError after so many seconds, when its thread is left behind."""
+    """What work returns or raises; TimeoutError after that many seconds, and its thread is abandoned."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -175,7 +175,7 @@ def _limit(config: KafkaConfig, topic: str) -> int:
 
 
 def _parts(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Letters in groups of one transaction each: not too many, not too large."""
+    """Splits letters into groups of one transaction each: not too many, not too large."""
     part: list[DeadLetter] = []
     size = 0
     for letter in letters:
@@ -191,7 +191,7 @@ def _parts(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
 
 # ── a letter as headers, and back ─────────────────────────────────────────────────────────────────────────────────────
 def headers_of(letter: DeadLetter, origin: str, limit: int) -> list[tuple[str, bytes]]:
-    """Everything but the event itself; ``cut`` and ``size`` only where the value is not all of the event."""
+    """Everything but the event itself; ``cut`` and ``size`` only if the value is not the whole event."""
     texts = {
         "partition": str(letter.partition),
         "offset": str(letter.offset),
@@ -225,7 +225,7 @@ def letter_of(record: Any) -> DeadLetter | None:
 
 
 def read_kafka_letters(config: KafkaConfig, topic: str) -> Iterator[DeadLetter]:
-    """Every dead letter that is kept, oldest first."""
+    """All dead letters, oldest first."""
     found = describe_topic(config, topic)
     if found is None:
         raise missing_topic(config, topic, "stream.dead_letter_topic")

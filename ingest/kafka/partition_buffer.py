@@ -8,17 +8,17 @@ from ingest.streams.source import Record
 
 @dataclass
 class PartitionBuffer:
-    """Fetched records from ``start`` on, without a gap but those the broker leaves."""
+    """Fetched records from ``start`` on, without gaps except those of the broker."""
 
     start: int
-    """offset from which on the buffer is complete"""
+    """Offset from which on the buffer is complete."""
     position: int
-    """offset after the last one fetched, records that are not for us included"""
+    """Offset after the last one fetched, including records that are not for us."""
     records: list[Record] = field(default_factory=list)
     taken: int = 0
-    """how many of the records have been read"""
+    """How many of the records have been read."""
     size_bytes: int = 0
-    """payload of the records not yet read"""
+    """Payload bytes of the records that are not read yet."""
     is_out_of_range: bool = False
 
     @property
@@ -27,7 +27,7 @@ class PartitionBuffer:
 
     @property
     def has_news(self) -> bool:
-        """Whether a reader is told something: records, or that there are none at its offset."""
+        """Whether a reader learns something: records, or that there are none at its offset."""
         return not self.is_empty or self.is_out_of_range
 
     def add(self, fetched: Fetched) -> None:

@@ -1,8 +1,8 @@
-"""A Kafka topic as a sink of records, on either client library.
+"""A Kafka topic as a sink of records, with either client library.
 
-Records are sent to given partitions, the same ones as in the embedded log. The producer is idempotent and
-waits for all replicas: whatever happens to the broker between the first attempt and the acknowledgement, a record is
-in the topic once. ``write`` returns when every record has been acknowledged; if the broker stays away longer than
+Records are sent to given partitions, the same ones as in the embedded log. The producer is idempotent and waits for all
+replicas: whatever happens to the broker between the first attempt and the acknowledgement, a record is in the topic
+once. ``write`` returns when every record has been acknowledged. If the broker is unavailable for longer than
 ``kafka.delivery_seconds``, or refuses a record, SinkError says so, and how many records were acknowledged before.
 """
 
@@ -18,9 +18,9 @@ from ingest.kafka.topics import describe_topic, end_offsets, missing_topic
 from ingest.streams.sink import Entry
 
 STRETCH_SECONDS = 0.2
-"""how long to wait for acknowledgements before looking whether a stop was requested"""
+"""How long to wait for acknowledgements before checking whether a stop was requested."""
 STOP_SECONDS = 5.0
-"""how long a requested stop waits for acknowledgements that do not come"""
+"""How long a requested stop waits for missing acknowledgements."""
 
 
 class KafkaSink:

@@ -1,12 +1,12 @@
-"""A Kafka topic as a source of records, on either client library.
+"""A Kafka topic as a source of records, with either client library.
 
-Positions come from whoever reads (``assign`` and ``seek``): the group's committed offsets are written for display only.
-Only committed records are seen; what a transaction leaves behind (markers, aborted records) is a gap between offsets.
-Some bytes of each partition are kept ready; with more it is paused, so that a slow reader costs no memory.
+The reader determines positions (``assign`` and ``seek``); the group's committed offsets are written for display only.
+Only committed records are visible; what a transaction leaves behind (markers, aborted records) is a gap between
+offsets. Some bytes of each partition are kept ready; beyond that it is paused, so that a slow reader costs no memory.
 
 While a broker does not answer, SourceUnavailable is raised, which is not the end of the stream; after
-``kafka.outage_seconds``, if set, SourceError. A topic that is deleted, or deleted and created
-again, stops the reader at once: its offsets now name other records.
+``kafka.outage_seconds``, if set, SourceError. If the topic is deleted, or deleted and created again, the reader stops
+at once, because its offsets now name other records.
 """
 
 import time
@@ -26,23 +26,23 @@ from ingest.streams.source import Record
 
 Answer = TypeVar("Answer")
 WAIT_SECONDS = 0.5
-"""how long one read waits for records that exist, before the broker counts as silent"""
+"""How long one read waits for existing records before the broker counts as silent."""
 ROUND_SECONDS = 0.05
-"""how long one poll waits: kafka-python's ends for records alone, and not where only a transaction's marker has come"""
+"""How long one poll waits: kafka-python's returns early for records only, not for a transaction's marker."""
 ANSWER_SECONDS = 2.0
-"""how long the broker may take to answer a question about the topic while a run reads it"""
+"""How long the broker may take to answer a question about the topic while a run reads it."""
 AGAIN_SECONDS = 0.2
-"""pause after a question that was not answered"""
+"""Pause after an unanswered question."""
 ENDS_SECONDS = 0.05
-"""how old the known end of a partition may be when everything before it has been read"""
+"""How old the known end of a partition may be when everything before it has been read."""
 SPANS_SECONDS = 1.0
-"""how old a span may be for display and for the lag"""
+"""How old a span may be for display and for the lag."""
 DESCRIBE_SECONDS = 2.0
-"""how often the topic is described, to see new partitions or its deletion"""
+"""How often the topic is described, to notice new partitions or its deletion."""
 LOG_SECONDS = 5.0
-"""how often an outage is logged"""
+"""How often an outage is logged."""
 PATIENCE_SECONDS = 1.0
-"""a shorter silence is not logged"""
+"""A shorter silence is not logged."""
 CLOSE_SECONDS = 2.0
 
 
@@ -81,7 +81,7 @@ class KafkaSource:
             self._look_at_spans(partition)
         first, end = self._spans[partition]
         buffer = self._buffers.get(partition)
-        # Behind the last record there may be markers of transactions: offsets, but nothing to read.
+        # After the last record there may be markers of transactions: offsets, but nothing to read.
         return first, buffer.start if buffer is not None and buffer.is_empty and buffer.position >= end else end
 
     def read(self, partition: int, offset: int, max_bytes: int = 1 << 20) -> list[Record]:
@@ -152,9 +152,9 @@ class KafkaSource:
         return self._spans[partition][1]
 
     def _is_answered(self, partition: int, buffer: PartitionBuffer) -> bool:
-        """Whether there are records to read, or will be none: the offset is out of range, or the partition ends there.
+        """Whether records can be read, or there will be none: the offset is out of range, or the partition ends there.
 
-        Asks the broker for the end only when all that was known has been read.
+        Asks the broker for the end only when everything known has been read.
         """
         if buffer.has_news:
             return True
@@ -195,7 +195,7 @@ class KafkaSource:
             self._paused.difference_update(low)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """The broker's answer; a broker that was silent a moment ago is not asked again by every partition."""
+        """The broker's answer; if the broker was silent a moment ago, it is not asked again by every partition."""
         if self._outage.is_on and time.monotonic() < self._ask_again_at:
             raise SourceUnavailable("Kafka did not answer a moment ago")
         try:
@@ -234,7 +234,7 @@ class KafkaSource:
 
 
 def _connect(config: KafkaConfig, name: str, given: Consumer | None) -> tuple[Consumer, TopicSnapshot]:
-    """(the consumer, the topic as it is now); SourceError says what is wrong with one of them."""
+    """The consumer, and the topic as it is now; SourceError says what is wrong with one of them."""
     with ExitStack() as undo:
         try:
             consumer = given if given is not None else open_consumer(config, name)

@@ -1,4 +1,4 @@
-"""Topics on the broker: created, described, and checked before a run begins.
+"""Creates and describes topics on the broker, and checks them before a run begins.
 
 Every function raises BrokerError, in one line that says what is wrong and what to do.
 """
@@ -20,15 +20,15 @@ from ingest.streams.span import both_ends
 from ingest.survey import Survey
 
 SAMPLED_RECORDS = 16
-"""at each end of each partition, to see whether they are events of the schema"""
+"""Records read at each end of each partition, to check whether they are events of the schema."""
 
 SHOWN_FIELDS = 8
-"""unknown to the schema, in a message"""
+"""Most unknown fields in a message."""
 
 
 @dataclass(frozen=True)
 class PartitionSpan:
-    """What a partition holds, and how far the display group has read it."""
+    """The contents of a partition, and how far the display group has read it."""
 
     partition: int
     first: int
@@ -42,7 +42,7 @@ class PartitionSpan:
 
 @contextmanager
 def connect(config: KafkaConfig) -> Iterator[Admin]:
-    """The admin client of a broker that accepts this client; BrokerError says which setting is wrong otherwise."""
+    """The admin client of a broker that accepts this client; otherwise BrokerError says which setting is wrong."""
     check_access(config)
     with open_admin(config) as admin:
         yield admin
@@ -56,7 +56,7 @@ def describe_topic(config: KafkaConfig, name: str) -> Topic | None:
 
 
 def list_topics(config: KafkaConfig) -> list[Topic]:
-    """Every topic but the broker's own."""
+    """All topics except the broker's own."""
     with connect(config) as admin:
         return [found for name in admin.names() if (found := admin.describe(name)) is not None]
 
@@ -71,7 +71,7 @@ def partition_spans(config: KafkaConfig, topic: Topic) -> list[PartitionSpan]:
 
 
 def end_offsets(config: KafkaConfig, name: str) -> dict[int, int]:
-    """The offset the next record of each partition will have; empty if there is no such topic."""
+    """The offset that the next record of each partition will have; empty if there is no such topic."""
     with connect(config) as admin:
         found = admin.describe(name)
         return {} if found is None else admin.end_offsets(found)
@@ -112,7 +112,7 @@ def _differences(admin: Admin, spec: TopicSpec) -> Iterator[str]:
 
 # ── checking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_stream(config: KafkaConfig, stream: StreamConfig, schema: Schema) -> None:
-    """Raises BrokerError for whatever would keep a run from reading this stream."""
+    """Raises BrokerError for anything that would keep a run from reading this stream."""
     with connect(config) as admin:
         events = admin.describe(stream.topic)
         letters = admin.describe(stream.dead_letter_topic)
@@ -125,9 +125,9 @@ def check_stream(config: KafkaConfig, stream: StreamConfig, schema: Schema) -> N
 
 
 def _check_events(config: KafkaConfig, topic: Topic, stream: StreamConfig, schema: Schema) -> None:
-    """Raises BrokerError if records were looked at, at both ends of the topic, and none is an event of the schema.
+    """Raises BrokerError if records at both ends of the topic were examined and none is an event of the schema.
 
-    One unknown field is no fault, but only unknown fields are. Fields that none of the records has are logged.
+    An unknown field is not a fault, but an event with only unknown fields is. Fields that no record has are logged.
     """
     survey = Survey(schema)
     survey.add(list(peek_ends(config, topic.name, 2 * SAMPLED_RECORDS * topic.partitions)))
@@ -148,7 +148,7 @@ def _check_events(config: KafkaConfig, topic: Topic, stream: StreamConfig, schem
 
 
 def peek_ends(config: KafkaConfig, name: str, records: int) -> Iterator[bytes]:
-    """The payloads of about so many records, the newest and the oldest of each partition."""
+    """The payloads of about that many records, the newest and the oldest of each partition."""
     topic = describe_topic(config, name)
     if topic is None:
         raise missing_topic(config, name, "the name")

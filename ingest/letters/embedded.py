@@ -34,7 +34,7 @@ class DeadLetterLog:
             undo.pop_all()
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
-        """Writes those that are not kept yet, durably, and returns how many they were."""
+        """Writes the letters that are not stored yet, durably, and returns their number."""
         new = unseen(letters, self._last)
         self._writer.append(0, [self._entry(letter) for letter in new])
         self._last |= {letter.partition: Position(letter.offset, letter.index) for letter in new}
@@ -49,7 +49,7 @@ class DeadLetterLog:
 
 
 def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[DeadLetter]:
-    """Every dead letter that is kept, oldest first."""
+    """All dead letters, oldest first."""
     reader = LogReader(folder, topic)
     try:
         for partition in reader.partitions():

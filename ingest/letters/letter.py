@@ -1,8 +1,8 @@
-"""Dead letters: rejected events, kept once each with where they came from and why.
+"""Dead letters: rejected events, each kept once with its origin and reason.
 
-They come in the order of their positions within a partition, and a restart brings some of them again. Whoever keeps
-them (``ingest.letters.embedded``, ``ingest.kafka.letter_topic``) knows, for each origin (run and topic), the last
-position of each partition, and leaves out what is already there.
+They come in the order of their positions within a partition, and a restart brings some of them again. The two stores
+(``ingest.letters.embedded``, ``ingest.kafka.letter_topic``) know, for each origin (run and topic), the last position of
+each partition, and omit letters that are already stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ingest.streams.position import Position
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """One event that was not trained on."""
+    """One rejected event."""
 
     partition: int
     offset: int
@@ -22,27 +22,27 @@ class DeadLetter(msgspec.Struct, frozen=True):
     reason: str
     payload: bytes
     origin: str = ""
-    """RUN/TOPIC it was read in"""
+    """RUN/TOPIC in which it was read."""
     size: int | None = None
-    """bytes of the event where the payload is not all of it"""
+    """Bytes of the event if the payload is not all of it."""
     time_ms: int = 0
-    """unix milliseconds at which it was written; 0: not yet"""
+    """Unix milliseconds at which it was written; 0: not yet."""
 
 
 class DeadLetters(Protocol):
-    """Keeps letters, each once for its (origin, partition, offset, index)."""
+    """A store of letters, each once for its (origin, partition, offset, index)."""
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
-        """Writes those that are not kept yet, durably, and returns how many they were.
+        """Writes the letters that are not stored yet, durably, and returns their number.
 
-        Raises SinkUnavailable if that is not possible now: the caller then gives the same letters again.
+        Raises SinkUnavailable if that is not possible now; the caller then tries the same letters again.
         """
 
     def close(self) -> None: ...
 
 
 class NoLetters:
-    """Keeps none: those of a replay are kept already. Implements DeadLetters."""
+    """Stores nothing: the letters of a replay are stored already. Implements DeadLetters."""
 
     def append(self, letters: Sequence[DeadLetter]) -> int:
         return 0
@@ -51,7 +51,9 @@ class NoLetters:
 
 
 def unseen(letters: Sequence[DeadLetter], last: Mapping[int, Position]) -> list[DeadLetter]:
-    """Those after the last one written of their partition, each once; they come in the order of their positions."""
+    """The letters after the last one written of their partition, each once; they come in the order
+    of their positions.
+    """
     reached = dict(last)
     new = []
     for letter in letters:

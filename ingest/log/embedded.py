@@ -5,12 +5,12 @@
                        mark                         how far records are durable (ingest.log.segments)
                        00000000000000000000.log     records 0.. ; the next segment is named by its first offset
 
-Appending:  1. write the records  2. sync them  3. move the mark.  Readers in any process go as far as the mark, so they
-never see a record that a crash could take back. A crash after 1 or 2 leaves whole or torn records after the mark:
-opening for writing keeps the whole ones, cuts the torn rest and moves the mark (ingest.log.repair). Damage, which is
-anything that neither a crash nor retention explains (ingest.log.frames), stops reader and writer with an error that
-names the file: a record that was changed, a segment that is missing, emptied or cut, a mark that is broken or lost.
-Segments and marks begin with their version; those of the version before are refused.
+Appending: 1. write the records 2. sync them 3. move the mark. Readers in any process read up to the mark, so they never
+see a record that a crash could take back. A crash after 1 or 2 leaves whole or torn records after the mark: opening for
+writing keeps the whole ones, truncates the torn rest and moves the mark (ingest.log.repair). Damage, which is anything
+that neither a crash nor retention explains (ingest.log.frames), stops reader and writer with an error that names the
+file: a changed record, a segment that is missing, emptied or truncated, a mark that is broken or lost. Segments and
+marks begin with their version; those of the version before are refused.
 """
 
 from bisect import bisect_left
@@ -65,7 +65,7 @@ class LogWriter:
             self.append(partition, batch)
 
     def ends(self) -> dict[int, int]:
-        """The offset the next record of each partition will have."""
+        """The offset that the next record of each partition will have."""
         return {number: writer.end for number, writer in self._writers.items()}
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class LogReader:
         return bisect_left(range(end), time_ms, lo=first, key=lambda at: self.read(partition, at, 1)[0].time_ms)
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Does nothing: the embedded log shows positions to nobody."""
+        """Does nothing: the embedded log does not show positions to anyone."""
 
     def close(self) -> None:
         for reader in self._partitions.values():

@@ -2,9 +2,9 @@
 
     FOLDER/TOPIC/floor-RUN.json    positions by partition, of the oldest checkpoint that run RUN can go back to
 
-A run writes its file when it has dropped old checkpoints, and removes it at its end. Writers of the topic read all of
-them when they would remove segments, and keep those that a run needs, up to a cap. Files are replaced as a whole; one
-that cannot be read counts as one that needs everything.
+A run writes its file when it has dropped old checkpoints, and removes it at its end. Before writers of the topic remove
+segments, they read all of these files and keep what a run needs, up to a cap. Files are replaced as a whole; if one
+cannot be read, it counts as needing everything.
 """
 
 from collections.abc import Mapping
@@ -21,22 +21,22 @@ _decoder = msgspec.json.Decoder(dict[int, Position])
 
 
 def write_floor(folder: Path, topic: str, run: str, positions: Mapping[int, Position]) -> None:
-    """Makes writers of a topic keep what comes after these positions; partitions that are not among them from 0 on.
+    """Makes writers of a topic keep everything after these positions, and partitions that are not named from 0 on.
 
-    Raises FileUnusable if it cannot be written: then the positions before hold.
+    Raises FileUnusable if it cannot be written; the previous positions then stay in force.
     """
     with writing_whole(_path(folder / topic, run)) as temporary:
         temporary.write_bytes(msgspec.json.encode(dict(positions)))
 
 
 def remove_floor(folder: Path, topic: str, run: str) -> None:
-    """The run is over and needs nothing any more."""
+    """Removes the floor of a run that has ended and needs nothing any more."""
     with naming(folder, LogError):
         _path(folder / topic, run).unlink(missing_ok=True)
 
 
 def lowest_needed(folder: Path, partition: int) -> int | None:
-    """The first record of a partition that some run may read again; None: no run says so. folder: of the topic."""
+    """The first record of a partition that some run may read again; None: there is no floor. folder: of the topic."""
     floors = [_read(path, partition) for path in sorted(folder.glob("floor-*.json"))]
     return min((floor for floor in floors if floor is not None), default=None)
 

@@ -1,14 +1,14 @@
-"""Framing of everything that is appended to files here, so that a crash while appending can be told from damage.
+"""Frames for everything that is appended to files, so that a crash during an append can be told from damage.
 
     length | CRC-32C of the length | CRC-32C of the body, continued from the one before | body, whose last byte is END
 
-A wrong length is found by its own checksum before it is believed. What follows the last whole frame is a *torn tail* if
-one append that was cut short explains it: the beginning of a frame, and from there on nothing, or the zeros that a
-filesystem may show in place of what a power cut kept from being written. A torn tail was never acknowledged and is cut
-off. Everything else is *damage* and is never repaired silently: a frame that is broken with others behind it, a header
-whose checksum is wrong, and also a last frame that is complete but for its checksum, because END (never zero) tells
-that its end was written. A disk that writes the end of an append before its beginning can leave such a frame after a
-power cut; that, too, is reported and left to a person, since a changed bit looks the same.
+A wrong length is detected by its own checksum before it is used. What follows the last whole frame is a *torn tail* if
+one interrupted append explains it: the beginning of a frame, followed by nothing, or by the zeros that a filesystem may
+show in place of bytes that a power failure kept from being written. A torn tail was never acknowledged and is removed.
+Everything else is *damage* and is never repaired silently: a broken frame with others after it, a header whose checksum
+is wrong, and also a last frame that is complete except for its checksum, because END (never zero) shows that its end
+was written. A disk that writes the end of an append before its beginning can leave such a frame after a power failure;
+that, too, is reported and left to a person, since a changed bit looks the same.
 """
 
 import os
@@ -22,7 +22,7 @@ from infra.base.files import naming, refusal, try_lock
 from ingest.errors import LogBusy, LogCorrupt, LogError
 
 HEAD = struct.Struct("<III")
-"""length of the body, its checksum, checksum of the body"""
+"""Length of the body, checksum of the length, checksum of the body."""
 NUMBER = struct.Struct("<I")
 END = b"\xff"
 MAX_BODY = 1 << 30
@@ -37,12 +37,12 @@ def frame(content: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def checksum_of(length: int) -> int:
-    """The checksum of a length; cached, because records are of similar lengths."""
+    """The checksum of a length; cached, because records have similar lengths."""
     return int(crc32c(NUMBER.pack(length)))
 
 
 def is_length(length: int, checksum: int) -> bool:
-    """Whether a length may be believed."""
+    """Whether a length matches its checksum."""
     return 0 < length <= MAX_BODY and checksum_of(length) == checksum
 
 
@@ -65,7 +65,7 @@ def next_frame(view: bytes | memoryview, at: int) -> int | None:
 
 
 def count_frames(view: bytes | memoryview, at: int = 0) -> tuple[int, int]:
-    """(whole frames from ``at`` on, where the last of them ends)."""
+    """The number of whole frames from ``at`` on, and where the last of them ends."""
     frames = 0
     while (end := next_frame(view, at)) is not None:
         frames, at = frames + 1, end
@@ -73,7 +73,7 @@ def count_frames(view: bytes | memoryview, at: int = 0) -> tuple[int, int]:
 
 
 def is_torn(view: bytes | memoryview, at: int) -> bool:
-    """Whether what follows the last whole frame is one append that was cut short."""
+    """Whether what follows the last whole frame is one interrupted append."""
     written = bytes(view[at:]).rstrip(b"\0")
     length = int.from_bytes(written[: NUMBER.size], "little")
     if length > MAX_BODY:
@@ -83,9 +83,9 @@ def is_torn(view: bytes | memoryview, at: int) -> bool:
 
 
 def read_frames(path: Path, opening: bytes) -> tuple[list[bytes], int]:
-    """(content of all whole frames, where they end); 0 if the file has not even its opening bytes yet.
+    """The content of all whole frames, and where they end; 0 if the file does not even have its opening bytes yet.
 
-    A torn tail is left out; damage, and a file that opens otherwise, is an error.
+    A torn tail is ignored; damage, and a file with another opening, is an error.
     """
     with naming(path, LogError):
         try:
@@ -126,7 +126,7 @@ def lock(path: Path) -> int:
 
 
 def write_durably(file: int, content: bytes, at: int, path: Path) -> int:
-    """Writes at a place, makes it durable, returns the bytes written; a failure leaves the file as it was."""
+    """Writes at a place, durably, and returns the bytes written; a failure leaves the file as it was."""
     written = 0
     try:
         while written < len(content):
@@ -139,7 +139,7 @@ def write_durably(file: int, content: bytes, at: int, path: Path) -> int:
 
 
 def _cut_back(file: int, at: int) -> None:
-    """Removes what a failed append has written; where even that fails, the next writer finds a torn tail."""
+    """Removes what a failed append has written; if even that fails, the next writer finds a torn tail."""
     try:
         os.ftruncate(file, at)
     except OSError:
@@ -147,12 +147,12 @@ def _cut_back(file: int, at: int) -> None:
 
 
 def sync_content(file: int) -> None:
-    """Makes a file's content durable; macOS has only fsync, which includes its times."""
+    """Makes a file's content durable; macOS only has fsync, which includes the file's times."""
     (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(file)
 
 
 def truncate(file: int, end: int) -> None:
-    """Cuts a file and makes the cut durable."""
+    """Truncates a file, durably."""
     if os.fstat(file).st_size != end:
         os.ftruncate(file, end)
         os.fsync(file)

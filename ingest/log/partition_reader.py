@@ -25,11 +25,13 @@ from ingest.log.segments import (
 from ingest.streams.source import Record
 
 SKIP_BYTES = 1 << 20
-"""read at once when records are only skipped"""
+"""Bytes read at a time when records are only skipped."""
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether a partition can be read: its writer has made the mark. Raises LogCorrupt if the mark was lost since."""
+    """Whether a partition can be read: its writer has created the mark. Raises LogCorrupt if the
+    mark was lost since.
+    """
     with naming(mark_path(folder), LogError):
         if mark_path(folder).exists() and mark_path(folder).stat().st_size:
             return True
@@ -45,7 +47,7 @@ def _check_no_records(folder: Path) -> None:
 
 
 class PartitionReader:
-    """Remembers places it has read, so that reading on from there needs no search."""
+    """Remembers places that it has read, so that continuing from there needs no search."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,9 +55,9 @@ class PartitionReader:
         self._segment = -1
         self._file = -1
         self._known: list[tuple[int, int]] = []
-        """(offset, byte) pairs of the open segment, ascending"""
+        """(offset, byte) pairs of the open segment, ascending."""
         self._next = (-1, 0)
-        """where the last read ended"""
+        """Where the last read ended."""
         try:
             self._mark_file = os.open(mark_path(folder), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -96,7 +98,7 @@ class PartitionReader:
 
     @property
     def _path(self) -> Path:
-        """Of the open segment."""
+        """The path of the open segment."""
         return segment_path(self.folder, self._segment)
 
     def _records(self, offset: int, place: int, size: int) -> tuple[list[Record], int]:
@@ -112,7 +114,9 @@ class PartitionReader:
         return size
 
     def _enter(self, offset: int, mark: HighWaterMark) -> tuple[int, int]:
-        """Opens the segment that holds the offset; returns (how many of its bytes are durable, the offset after it)."""
+        """Opens the segment that holds the offset; returns how many of its bytes are durable, and
+        the offset after it.
+        """
         first, until = (mark.segment, mark.end) if offset >= mark.segment else self._locate(offset, mark)
         if first != self._segment:
             self._open(first, offset)
@@ -127,7 +131,7 @@ class PartitionReader:
         return mark.durable_bytes, until
 
     def _locate(self, offset: int, mark: HighWaterMark) -> tuple[int, int]:
-        """(first offset of the older segment that holds this one, that of the next segment)."""
+        """The first offset of the older segment that holds this one, and that of the next segment."""
         if not self._firsts or offset < self._firsts[0] or self._firsts[-1] < mark.segment:
             self._firsts = segment_firsts(self.folder)
         after = bisect_right(self._firsts, offset)

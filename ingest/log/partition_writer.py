@@ -28,7 +28,7 @@ from ingest.log.segments import (
 from ingest.streams.sink import Entry
 
 CAP = 4
-"""times its retention that a partition may keep for a run, where nothing else is set"""
+"""Multiple of its retention that a partition may keep for a run, unless set otherwise."""
 
 
 class PartitionWriter:
@@ -42,9 +42,8 @@ class PartitionWriter:
         retention_cap_bytes: int | None = None,
         retention_seconds: float | None = None,
     ) -> None:
-        """retention_cap_bytes: from where on not even what a run may read again is kept; None: CAP times retention.
-
-        retention_seconds: segments whose newest record is older are over the limit, too.
+        """retention_cap_bytes: the size above which even records that a run may read again are removed; None: CAP times
+        retention. retention_seconds: segments whose newest record is older exceed the limit, too.
         """
         self.folder = folder
         self._segment_bytes = segment_bytes
@@ -70,7 +69,7 @@ class PartitionWriter:
 
     @property
     def end(self) -> int:
-        """The offset the next record will have."""
+        """The offset that the next record will have."""
         return self._mark.end
 
     def append(self, entries: Sequence[Entry], time_ms: int | None = None) -> int:
@@ -93,11 +92,14 @@ class PartitionWriter:
         self._files.close()
 
     def _roll(self) -> None:
-        """Starts a new segment, and removes the oldest ones if the partition is over its retention.
+        """Starts a new segment, and removes the oldest ones if the partition exceeds its retention.
 
-        1. The new segment is made durably, file and name. 2. The mark durably names it, and what is retained. 3. Old
-        segments are removed. A power cut after each leaves what the next writer can open: the mark never names a
-        segment that may be missing, and no segment is missing that the mark may still name.
+        1. The new segment is created durably, file and name.
+        2. The mark durably names it, and what is retained.
+        3. Old segments are removed.
+
+        After a power failure at any point the next writer can open the partition: the mark never names a segment that
+        may be missing, and no segment is missing that the mark may still name.
         """
         mark = self._mark
         firsts = segment_firsts(self.folder)
@@ -115,7 +117,7 @@ class PartitionWriter:
             sync_folder(self.folder)
 
     def _over_retention(self, firsts: list[int]) -> int:
-        """How many of the oldest segments are over the limit, and not needed by a run or over the cap too."""
+        """How many of the oldest segments exceed the limit, and are not needed by a run or exceed the cap, too."""
         found = [segment_path(self.folder, first).stat() for first in firsts]
         over = over_cap = 0
         if self._retention_bytes is not None:
@@ -131,12 +133,12 @@ class PartitionWriter:
         gone = min(over, max(free, over_cap))
         if gone > free:
             hint = "records are removed that a run may have to read again; raise stream.retention_cap_bytes"
-            told = {
+            facts = {
                 "needed_from": needed,
                 "cap_bytes": self._cap_bytes,
                 "removed_up_to": [*firsts, self._mark.end][gone],
             }
-            structlog.get_logger().warning(hint, partition=str(self.folder), **told)
+            structlog.get_logger().warning(hint, partition=str(self.folder), **facts)
         return gone
 
     def _needed(self) -> int | None:
@@ -145,7 +147,7 @@ class PartitionWriter:
 
 
 def _oldest_over(sizes: list[int], limit: int) -> int:
-    """How many of the oldest are to go until the rest is within a limit."""
+    """How many of the oldest must be removed until the rest is within a limit."""
     gone = 0
     while gone < len(sizes) and sum(sizes[gone:]) > limit:
         gone += 1

@@ -1,9 +1,9 @@
-"""What a writer does to the files of a partition before it appends: checks that all are there, cuts a torn tail.
+"""What a writer does to the files of a partition before it appends: checks that all exist, and removes a torn tail.
 
-1. Every segment from the first retained one to the newest must be there: each header names the segment before it.
-2. Records behind the mark are kept if they are whole; one append that was cut short is cut off. A segment that a crash
-   left without its header has no records and is removed.
-3. Where the mark itself is lost, the newest segment says from where on records are retained, and all are checked.
+1. Every segment from the first retained one to the newest must exist: each header names the segment before it.
+2. Records after the mark are kept if they are whole; one interrupted append is truncated. A segment that a crash left
+   without its header has no records and is removed.
+3. If the mark itself is lost, the newest segment says from where on records are retained, and all are checked.
 """
 
 import os
@@ -28,7 +28,7 @@ from ingest.log.segments import (
 
 
 def repair(folder: Path, mark: HighWaterMark | None) -> HighWaterMark:
-    """The mark after the last whole record of a partition, whose files are in order when this returns."""
+    """The mark after the last whole record of a partition; the files are in order when this returns."""
     heads = _read_heads(folder, mark)
     if mark is None:
         retained = heads[max(heads)].retained if heads else 0
@@ -62,7 +62,7 @@ def _read_heads(folder: Path, mark: HighWaterMark | None) -> dict[int, SegmentHe
 
 
 def _check_chain(folder: Path, mark: HighWaterMark, heads: dict[int, SegmentHead]) -> None:
-    """Raises LogCorrupt unless every segment is there from the first retained one to that of the mark."""
+    """Raises LogCorrupt unless every segment exists, from the first retained one to that of the mark."""
     at = mark.segment
     while at in heads and at > mark.first:
         at = heads[at].previous
@@ -78,7 +78,7 @@ def _enter(folder: Path, mark: HighWaterMark, first: int) -> HighWaterMark:
 
 
 def _scan(folder: Path, mark: HighWaterMark, is_last: bool) -> HighWaterMark:
-    """The mark after the whole records of its segment; only the last segment may have a torn tail, which is cut."""
+    """The mark after the whole records of its segment; only the last segment may have a torn tail, which is removed."""
     path = segment_path(folder, mark.segment)
     with naming(path, LogError):
         content = path.read_bytes()

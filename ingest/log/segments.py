@@ -1,11 +1,11 @@
-"""The files of one partition: segments of framed records, and the high-water mark that readers obey.
+"""The files of one partition: segments of framed records, and the high-water mark that limits readers.
 
 A segment is named by the offset of its first record. Its header repeats that offset and names the segment before it and
-the first one that retention had left, so that a segment which is missing is known to be.
+the first one that retention had left, so that a missing segment is detected.
 
-The mark says how far records are durable; it is one small checksummed write in place, so readers of other processes see
-an old or a new mark, never half of one. It is synced when it is made and when a segment is begun, but not with every
-append: after a power cut it may be old, and the writer finds the durable records after it when it opens.
+The mark says how far records are durable. It is one small checksummed write in place, so readers in other processes see
+an old or a new mark, never half of one. It is synced when it is created and when a segment is begun, but not with every
+append: after a power failure it may be old, and the writer finds the durable records after it when it opens.
 """
 
 import os
@@ -33,38 +33,38 @@ from ingest.streams.sink import Entry
 from ingest.streams.source import Record
 
 RECORD = struct.Struct("<qi")
-"""unix milliseconds, length of the key or -1 for none; then key and payload"""
+"""Unix milliseconds, length of the key or -1 for none; then key and payload."""
 FRAMED_RECORD = struct.Struct("<IIIqi")
-"""HEAD and RECORD, which are read together"""
+"""HEAD and RECORD, which are read together."""
 MARK = struct.Struct("<4sIQQQQ")
 MARK_MAGIC = b"FLG2"
 SEGMENT_MAGIC = b"FRESHLG2"
 SEGMENT = struct.Struct("<8sQQQI")
-"""magic, the numbers of SegmentHead, CRC-32C of all before it"""
+"""Magic, the numbers of SegmentHead, CRC-32C of everything before it."""
 
 
 class SegmentHead(NamedTuple):
-    """How a segment begins."""
+    """The header of a segment."""
 
     first: int
-    """offset of its first record"""
+    """Offset of its first record."""
     previous: int
-    """first offset of the segment before it; its own if there was none"""
+    """First offset of the segment before it; its own if there was none."""
     retained: int
-    """first offset that retention had left when it was begun"""
+    """First retained offset when the segment was begun."""
 
 
 class HighWaterMark(NamedTuple):
-    """What a partition holds: from which record on, and how far it is durable."""
+    """From which record on a partition is retained, and how far it is durable."""
 
     first: int
-    """first retained offset"""
+    """First retained offset."""
     end: int
-    """offset after the last durable record"""
+    """Offset after the last durable record."""
     segment: int
-    """first offset of the segment that holds the end"""
+    """First offset of the segment that holds the end."""
     durable_bytes: int
-    """of that segment"""
+    """Durable bytes of that segment."""
 
 
 # ── the mark ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +79,7 @@ def write_mark(file: int, mark: HighWaterMark, folder: Path) -> None:
 
 
 def read_mark(file: int, folder: Path) -> HighWaterMark | None:
-    """The mark, or None if there is none yet. A write in progress is read again."""
+    """The mark, or None if there is none yet. If a write is in progress, it is read again."""
     for _ in range(1000):
         with naming(mark_path(folder), LogError):
             content = os.pread(file, MARK.size, 0)
@@ -109,12 +109,12 @@ def segment_path(folder: Path, first: int) -> Path:
 
 
 def segment_firsts(folder: Path) -> list[int]:
-    """First offsets of the segments there are, in order."""
+    """First offsets of the existing segments, in order."""
     return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
 
 
 def create_segment(folder: Path, head: SegmentHead) -> int:
-    """Makes a segment without records, opens it, and returns once both the file and its name are durable."""
+    """Creates a segment without records, opens it, and returns once both the file and its name are durable."""
     path = segment_path(folder, head.first)
     with naming(path, LogError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -147,7 +147,7 @@ def check_head(content: bytes, path: Path) -> SegmentHead:
 
 
 def is_unfinished(content: bytes, path: Path) -> bool:
-    """Whether a file, of which these are the first bytes, is a segment that was being made when a crash came."""
+    """Whether a file with these first bytes is a segment that was being created when a crash came."""
     written = content.rstrip(b"\0")
     is_begun = len(content) <= SEGMENT.size and SEGMENT_MAGIC.startswith(written[: len(SEGMENT_MAGIC)])
     return is_begun and _decode_head(content, path) is None
@@ -163,7 +163,7 @@ def _decode_head(content: bytes, path: Path) -> SegmentHead | None:
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def encode_records(entries: Sequence[Entry], time_ms: int) -> bytes:
-    """One frame a record (``ingest.log.frames.frame``, repeated here to save a call for each)."""
+    """One frame per record (``ingest.log.frames.frame``, repeated here to save a call for each)."""
     plain = RECORD.pack(time_ms, -1)
     parts: list[bytes] = []
     for key, payload in entries:
@@ -178,7 +178,7 @@ def encode_records(entries: Sequence[Entry], time_ms: int) -> bytes:
 
 
 def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[list[Record], int]:
-    """(records of a stretch of a segment, bytes they take); a frame cut off by the end of the view is left out.
+    """The records of a stretch of a segment, and the bytes they take; a frame that the view truncates is ignored.
 
     path and place (the byte of the file at which the view begins) are for messages.
     """
@@ -206,7 +206,7 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
 
 
 def skip_records(view: bytes, count: int) -> tuple[int, int]:
-    """(records skipped, bytes skipped) of at most count whole frames, by their headers alone."""
+    """The number of records and bytes skipped: at most count whole frames, by their headers alone."""
     at = 0
     skipped = 0
     while skipped < count and (size := frame_bytes(view, at)) is not None and at + size <= len(view):

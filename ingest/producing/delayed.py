@@ -1,12 +1,12 @@
 """Events whose label comes later, for trying delayed labels on a data set.
 
-Each event is first sent to whoever predicts, without its label, under an id of its own; so many seconds later it goes
-into the stream, with label and id. Events that still wait when the producer is stopped never go: their labels are
-missing, as some are in real life.
+Each event is first sent to the prediction server, without its label, under a new id; some seconds later it is written
+into the stream, with label and id. Events that still wait when the producer is stopped are never written: their labels
+are missing, as some are in real life.
 
-A new run has no version that could predict before some events are trained. Until there is one, events go into the
-stream at once, with their label and without an id. So do events that cannot be predicted because they do not fit the
-schema: whoever reads the stream makes dead letters of them, with the reason.
+A new run has no snapshot that could predict before some events are trained. Until there is one, events are written at
+once, with their label and without an id. So are events that cannot be predicted because they do not fit the schema:
+readers of the stream turn them into dead letters, with the reason.
 """
 
 import time
@@ -23,18 +23,19 @@ from ingest.errors import NothingPredicts
 from ingest.producing.producer import TURN_EVENTS, TURNS_PER_SECOND, Unit, take_turn
 
 Ask = Callable[[Sequence[Mapping[str, Any]]], Mapping[int, str]]
-"""sends samples, as JSON has them, to be predicted; if some do not fit the schema, none is, and it returns the reasons
-of those by their place; raises NothingPredicts while no version is served"""
+"""Sends samples in JSON form to be predicted. If some do not fit the schema, none is predicted, and it returns their
+reasons by index; raises NothingPredicts while no snapshot is served.
+"""
 Tell = Callable[[str], None]
-"""shows a line to whoever watches"""
+"""Shows a line to the user."""
 Due = tuple[float, bytes]
-"""when an event is to be written, and its JSON"""
+"""When an event is to be written, and its JSON."""
 Pause = Callable[[float], object]
-"""waits so many seconds"""
+"""Waits that many seconds."""
 LABEL = "label"
 ID = "prediction"
 REQUEST_EVENTS = 256
-"""asked for at once"""
+"""Events per request."""
 
 
 def delay_labels(
@@ -45,7 +46,9 @@ def delay_labels(
     rate: float | None = None,
     tell: Tell = lambda line: None,
 ) -> Iterator[Unit]:
-    """The events with their ids, each so long after it was asked for; rate: events a second that are asked for."""
+    """The events with their ids, each delayed by that long; rate: events per second for which predictions are
+    requested.
+    """
     stream = iter(units)
     more = True
     predictor = Predictor(ask, seconds, tell)
@@ -63,12 +66,12 @@ def delay_labels(
             yield from others
         while waiting and waiting[0][0] <= time.monotonic():
             yield waiting.popleft()[1]
-        yield None  # what was given is written, and a stop is seen
+        yield None  # so that earlier events are written, and a stop is noticed
         pause(_wait_seconds(waiting, more, None if rate is None else started + asked / rate))
 
 
 class Predictor:
-    """Asks for predictions, and keeps count of what went without one."""
+    """Requests predictions, and counts the events without one."""
 
     def __init__(self, ask: Ask, seconds: float, tell: Tell) -> None:
         """seconds: how much later the labels come."""
@@ -76,10 +79,10 @@ class Predictor:
         self._seconds = seconds
         self._tell = tell
         self._unserved = 0
-        """events that were not predicted since a version was last served"""
+        """Events that were not predicted since a snapshot was last served."""
 
     def predict(self, turn: Sequence[Event | bytes]) -> tuple[list[Due], list[bytes]]:
-        """(what is written later, with the id of its prediction; what is written now, since nobody predicts it)."""
+        """What is written later, with the id of its prediction; and what is written now, since nobody predicts it."""
         lines = [event if isinstance(event, bytes) else msgspec.json.encode(event) for event in turn]
         samples = [_sample_of(line) for line in lines]
         try:
@@ -93,7 +96,7 @@ class Predictor:
         return later, [line for line, sample in zip(lines, samples, strict=True) if sample is None]
 
     def _drop_unfit(self, samples: list[dict[str, Any] | None]) -> None:
-        """Asks until all of them are predicted; those that do not fit the schema become None."""
+        """Sends requests until all samples are predicted; those that do not fit the schema become None."""
         while asked := [(place, sample) for place, sample in enumerate(samples) if sample is not None]:
             unlabelled = [{name: value for name, value in sample.items() if name != LABEL} for _, sample in asked]
             if not (reasons := self._ask(unlabelled)):
@@ -113,7 +116,7 @@ class Predictor:
 
 
 def _wait_seconds(waiting: Sequence[Due], more: bool, next_ask: float | None) -> float:
-    """Until an event is due or one more may be asked for."""
+    """Time until an event is due or another prediction may be requested."""
     now = time.monotonic()
     moments = [waiting[0][0]] if waiting else []
     if more:
@@ -122,7 +125,7 @@ def _wait_seconds(waiting: Sequence[Due], more: bool, next_ask: float | None) ->
 
 
 def _sample_of(line: bytes) -> dict[str, Any] | None:
-    """An event with an id of its own; None for a line that is no JSON object."""
+    """An event with a new id; None for a line that is not a JSON object."""
     try:
         return None if is_too_deep(line) else msgspec.json.decode(line, type=dict[str, Any]) | {ID: uuid.uuid4().hex}
     except (msgspec.DecodeError, ValueError):

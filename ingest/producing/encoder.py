@@ -1,4 +1,4 @@
-"""Turns events into records: JSON or packed, each for its partition, with bad events added on request.
+"""Encodes events as records: JSON or packed, each for its partition, with bad events added on request.
 
 Events with equal values of the schema's partition_by field go to the same partition, so their order is kept. Bad events
 are extra: they never replace a good one.
@@ -49,12 +49,12 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class Encoder:
-    """Turns the events of one turn into entries per partition."""
+    """Encodes the events of one turn into entries per partition."""
 
     def __init__(
         self, schema: Schema, partitions: Sequence[int], samples_per_record: int = 0, poison_share: float = 0.0
     ) -> None:
-        """samples_per_record 0 writes JSON; poison_share adds that share of bad events, of each kind in turn."""
+        """samples_per_record: 0 writes JSON; poison_share: adds that share of bad events, of each kind in turn."""
         self.schema = schema
         self._partitions = list(partitions)
         self._packed = PackedCodec(schema)
@@ -63,9 +63,9 @@ class Encoder:
         self._poison_share = poison_share
         self._turn = count()
         self.good = 0
-        """good events encoded so far"""
+        """Good events encoded so far."""
         self.poisoned = 0
-        """bad events added so far"""
+        """Bad events added so far."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Encoder:
         return entries
 
     def _place(self, key: bytes | None) -> int:
-        """The partition of a key; without a key one after the other."""
+        """The partition of a key; events without a key are spread in turn."""
         number = next(self._turn) % len(self._partitions) if key is None else partition_of(key, len(self._partitions))
         return self._partitions[number]
 
@@ -100,7 +100,7 @@ class Encoder:
         self.poisoned += due
 
     def _poison(self, event: Event | bytes, kind: str) -> tuple[int, Entry]:
-        """(partition, the event made bad)."""
+        """The partition, and the event made bad."""
         assert isinstance(event, Event), "checked before"
         key = partition_key(event, self.schema)
         if not self._samples_per_record:

@@ -1,13 +1,13 @@
-"""A file of lines, read from a byte on and followed as it grows, as ``tail -F`` does from the start of the file.
+"""Reads a file of lines from a byte on and follows it as it grows, as ``tail -F`` does from the start of the file.
 
-- A line is given once its end is written, and never before.
-- Another file takes the name (rotation): the old one is read to its end, then the new one from its start.
-- The file becomes shorter (truncated in place): it is read again from its start.
-- No file has the name for a while: it is waited for.
+- A line is returned once its end is written, and never before.
+- If another file takes the name (rotation), the old one is read to its end, then the new one from its start.
+- If the file becomes shorter (truncated in place), it is read again from its start.
+- If no file has the name, the reader waits for one.
 
-What a file held when it was left without a last line end is given as a line. Lines that were written between the last
-look and a truncation are lost to any reader; and a file that has grown beyond its old size by then looks as if it had
-not been truncated.
+If a file is left without a last line end, its rest is returned as a line. Lines that were written between the last read
+and a truncation are lost to any reader; and a file that has grown beyond its old size by then looks as if it had not
+been truncated.
 """
 
 import os
@@ -20,17 +20,19 @@ from ingest.producing.readers import PAUSE_SECONDS, READ_BYTES, check_length
 
 
 class FollowedFile:
-    """Gives the lines of a file as they are, blank ones left out, and None where no more has come yet."""
+    """Returns the lines of a file without blank ones, and None if there are no more yet."""
 
     def __init__(self, path: Path, start: int = 0, tell: Callable[[str], None] = lambda line: None) -> None:
-        """start: the byte to begin with; tell: is told when another file or the start of this one comes next"""
+        """start: the byte to begin with; tell: called when reading continues with another file or at the start of this
+        one.
+        """
         self._path = path
         self._start = start
         self._tell = tell
         self.position = start
-        """byte of the present file after the last line that was given"""
+        """Byte of the current file after the last line that was returned."""
         self.is_at_end = False
-        """whether the file held no further whole line when it was last looked at"""
+        """Whether the file held no further whole line when it was last read."""
 
     def check(self) -> None:
         """Raises ConfigError unless a line begins at the start."""
@@ -46,7 +48,7 @@ class FollowedFile:
             )
 
     def lines(self) -> Iterator[bytes | None]:
-        """Never ends by itself; what it gave before a None may be written meanwhile."""
+        """Never ends by itself; the lines before a None may be written meanwhile."""
         self.check()
         while True:
             try:
@@ -61,7 +63,7 @@ class FollowedFile:
                 os.close(file)
 
     def _lines_of(self, file: int) -> Iterator[bytes | None]:
-        """Those of one file, until another has its name."""
+        """The lines of one file, until another has its name."""
         os.lseek(file, self.position, os.SEEK_SET)
         rest = b""
         number = 0
@@ -77,13 +79,13 @@ class FollowedFile:
                         yield line.rstrip(b"\r")
                 check_length(self._path, number + 1, rest)
             if is_replaced:  # and read to its end since
-                self._tell(f"{self._path} is another file now; goes on at its start")
+                self._tell(f"{self._path} is another file now; continues at its start")
                 break
             self.is_at_end = True
             yield None
             time.sleep(PAUSE_SECONDS)
             if os.fstat(file).st_size < self.position + len(rest):
-                self._tell(f"{self._path} was truncated; goes on at its start")
+                self._tell(f"{self._path} was truncated; continues at its start")
                 break
             is_replaced = self._is_replaced(file)
         self.position = 0
@@ -91,7 +93,7 @@ class FollowedFile:
             yield rest.rstrip(b"\r")
 
     def _is_replaced(self, file: int) -> bool:
-        """Whether another file has the name; False where none has it."""
+        """Whether another file has the name; False if none has it."""
         try:
             return not os.path.samestat(self._path.stat(), os.fstat(file))
         except FileNotFoundError:

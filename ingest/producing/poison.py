@@ -1,7 +1,7 @@
-"""Bad records of every kind, for tests and for drills: each of them must become a dead letter and nothing else.
+"""Bad records of every kind, for tests and drills: each of them must become a dead letter and nothing else.
 
 A kind turns a good event into the payload of one bad record. Kinds of packed records corrupt one sample of a record, or
-its header; the other samples of the record stay good.
+its header; in the former case the other samples of the record stay good.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ def _first_text_field(schema: Schema) -> str:
 
 
 def _negative(event: Event, schema: Schema) -> bytes:
-    """A dense field below its limit, or the time where the schema has no dense field."""
+    """A dense field below its limit, or the time if the schema has no dense field."""
     if not schema.dense_fields:
         return _with(event, event_time=-2.0)
     return _with_field(event, schema.dense_fields[0].field, schema.dense_fields[0].min - 1)
@@ -86,7 +86,7 @@ def poison_sample(samples: Samples, row: int, kind: str) -> Samples:
 
 
 def poison_record(payload: bytes, kind: str) -> bytes:
-    """A packed record with a header that cannot be used: one bad event, whatever it held."""
+    """A packed record with an unusable header: one bad event, whatever it held."""
     magic, version, zero, fingerprint, count, fields, dense = HEADER.unpack_from(payload)
     if kind == "cut_off":
         return payload[:-1]

@@ -1,6 +1,6 @@
-"""Writes events to a sink, the embedded log or Kafka, evenly paced; what it counts is durable.
+"""Writes events to a sink, the embedded log or Kafka, evenly paced; everything that it counts is durable.
 
-An event may come as the bytes of its JSON: it is then written as it is, whatever it holds.
+An event may be given as the bytes of its JSON; it is then written unchanged, whatever it contains.
 """
 
 import math
@@ -14,14 +14,14 @@ from ingest.producing.encoder import Encoder
 from ingest.streams.sink import Sink
 
 TURN_EVENTS = 2048
-"""most events between two appends"""
+"""Most events between two appends."""
 TURNS_PER_SECOND = 10
-"""appends a second of a paced stream"""
+"""Appends per second of a paced stream."""
 
 SO_FAR = "so far"
 
 Unit = Event | bytes | None
-"""what a stream gives: an event, the JSON of one, or None where nothing more has come yet"""
+"""An item of a stream: an event, the JSON of one, or None if there is nothing more yet."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Produced:
     """What one producer wrote."""
 
     events: int
-    """good and bad"""
+    """Good and bad events."""
     poisoned: int
-    """bad ones among them, as far as this producer made them bad"""
+    """Bad ones among them that this producer made bad."""
     records: int
     seconds: float
     reason: str
-    """why it ended: count, duration, end of events, or the reason of the stop; so far: it has not"""
+    """Why it ended: count, duration, end of events, or the reason of the stop; so far: it has not ended."""
     read_to: int | None = None
-    """byte of a followed file up to which its lines are written"""
+    """Byte of a followed file up to which its lines are written."""
     is_waiting: bool = False
-    """whether a followed file held no further line"""
+    """Whether a followed file held no further line."""
 
 
 def produce(
@@ -54,7 +54,7 @@ def produce(
 ) -> Produced:
     """Writes events until they end, limit good ones are written, the time is over, or a stop is requested.
 
-    Rate is in events a second. What has been written so far is shown after every turn.
+    rate: in events per second. show is called with the totals after every turn.
     """
     started = time.monotonic()
     ends = math.inf if duration_seconds is None else started + duration_seconds
@@ -85,7 +85,7 @@ def _reason(stop: Stop, is_complete: bool, more: bool) -> str:
 
 
 def take_turn(stream: Iterator[Unit], most: int) -> tuple[list[Event | bytes], bool]:
-    """(the next events, whether there may be more): at most so many, fewer where the stream pauses or ends."""
+    """The next events, at most that many, and whether there may be more; fewer if the stream pauses or ends."""
     turn: list[Event | bytes] = []
     while len(turn) < most:
         try:

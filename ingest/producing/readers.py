@@ -1,8 +1,8 @@
-"""Replays public click data as events: Criteo (tsv), Avazu (csv), MovieLens (100k tsv, pairs parquet); .gz or plain.
+"""Reads public click data as events: Criteo (tsv), Avazu (csv), MovieLens (100k tsv, pairs parquet); .gz or plain.
 
-Files are read line by line. A malformed line of a public data set is an error with its number, not a dead letter: the
-file is not what it should be. Lines of jsonl are a user's own events: they pass through unread, and what is wrong with
-them is found by the reader of the topic.
+Files are read line by line. A malformed line of a public data set is an error with its number, not a dead letter,
+because the file is not what it should be. Lines of jsonl are a user's own events: they pass through unread, and the
+reader of the topic finds what is wrong with them.
 """
 
 import csv
@@ -26,20 +26,20 @@ from ingest.errors import InputError
 
 CRITEO_START = 1_400_000_000.0
 CRITEO_SECONDS = 0.0132
-"""Criteo has no times: 7 days over 45.8 million lines"""
+"""Criteo has no times: 7 days over 45.8 million lines."""
 CRITEO_INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 GOOD_RATING = 4
 STDIN = Path("-")
 LINE_BYTES = 16 << 20
-"""of the longest line that is passed on; schemas reject far shorter ones"""
+"""Longest line that is passed on, in bytes; schemas reject far shorter ones."""
 READ_BYTES = 1 << 16
 PAUSE_SECONDS = 0.1
-"""how long to wait for more lines before giving control back to the caller"""
+"""How long to wait for more lines before returning control to the caller."""
 
 
 def read_criteo(path: Path) -> Iterator[Event]:
-    """Label, 13 integers, 26 categories a line; empty fields are absent."""
+    """Reads a label, 13 integers and 26 categories per line; empty fields are absent."""
     with _open(path) as lines:
         for number, line in _numbered(path, lines):
             parts = line.rstrip("\r\n").split("\t")
@@ -54,7 +54,7 @@ def read_criteo(path: Path) -> Iterator[Event]:
 
 
 def read_avazu(path: Path) -> Iterator[Event]:
-    """Kaggle's csv with its header; ``hour`` (YYMMDDHH) becomes the event time and the hour of day."""
+    """Reads Kaggle's csv with its header; ``hour`` (YYMMDDHH) becomes the event time and the hour of day."""
     with _open(path) as lines:
         rows = csv.reader(line for _, line in _numbered(path, lines))
         header = next(rows, [])
@@ -72,7 +72,9 @@ def read_avazu(path: Path) -> Iterator[Event]:
 
 
 def read_movielens(path: Path) -> Iterator[Event]:
-    """User, item, rating, timestamp a line; a rating of 4 or more is a click. Or the parquet of pairs, all clicks."""
+    """Reads user, item, rating, timestamp per line, where a rating of 4 or more is a click; or the parquet of pairs,
+    all clicks.
+    """
     if path.suffix == ".parquet":
         yield from _read_pairs(path)
         return
@@ -119,9 +121,9 @@ def read_dataset(name: str, path: Path) -> Iterator[Event]:
 
 
 def read_jsonl(path: Path) -> Iterator[bytes | None]:
-    """The lines of a file, a pipe or, for ``-``, stdin, as they are; None where no more of them has come yet.
+    """The lines of a file, a pipe or, for ``-``, stdin, unchanged; None if there are no more yet.
 
-    Blank lines are left out. The reader of the topic finds those that are not events.
+    Blank lines are omitted. The reader of the topic finds those that are not events.
     """
     if path.suffix == ".gz":
         with gzip.open(path, "rb") as lines:
@@ -155,7 +157,7 @@ def _arriving_lines(path: Path, file: int) -> Iterator[bytes | None]:
     poller.register(file, select.POLLIN)
     while True:
         if not poller.poll(1000 * wait):
-            yield None  # so that lines so far are written, and a stop is seen, while no line arrives
+            yield None  # so that earlier lines are written, and a stop is noticed, while no line arrives
             wait = PAUSE_SECONDS
             continue
         chunk = os.read(file, READ_BYTES)

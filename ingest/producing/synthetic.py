@@ -1,7 +1,7 @@
 """A seeded stream of clicks with users, items, contexts, a known click probability for every event, and slow drift.
 
 The world (tastes, popularity, effects) follows from the seed. Events come in chunks; chunk c follows from (seed, c)
-alone, so any part of the stream can be made again; only the date of an event may be that of its making.
+alone, so any part of the stream can be generated again; only the time of an event may be that of its generation.
 Legend: U users, I items, K taste dimensions, B events of a chunk.
 """
 
@@ -27,11 +27,11 @@ POSITIONS = 8
 HOURS = 24
 START_TIME = 1_731_600_000.0
 EVENTS_PER_SECOND = 20.0
-"""of event time, so that a day of hours passes in 1.7 million events"""
+"""Events per second of event time, so that a day of hours passes in 1.7 million events."""
 DRIFT_EVENTS = 400_000
-"""events in which an item's appeal swings once up and down"""
+"""Events in which an item's appeal swings once up and down."""
 BASE = -1.4
-"""log-odds of the average event"""
+"""Log-odds of the average event."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Chunk:
 
 
 class World:
-    """Everything that stays the same while events pass."""
+    """Everything that does not change from event to event."""
 
     def __init__(self, seed: int) -> None:
         draw = np.random.Generator(np.random.Philox(key=[seed, 0]))
@@ -72,7 +72,7 @@ class World:
         self.item_order = draw.permutation(ITEMS)
 
     def chunk(self, number: int) -> Chunk:
-        """Events number × CHUNK and on."""
+        """The events from number × CHUNK on."""
         draw = np.random.Generator(np.random.Philox(key=[self.seed, number + 1]))
         index_B = number * CHUNK + np.arange(CHUNK, dtype=np.float64)
         times_B = START_TIME + index_B / EVENTS_PER_SECOND
@@ -125,8 +125,9 @@ _TAGS: tuple[list[str | int | float | bool], ...] = ([], ["new"], ["new", "sale"
 def synthetic_events(seed: int, start: int = 0, clock: Callable[[], float] | None = None) -> Iterator[Event]:
     """The endless stream of a seed, from event number ``start`` on.
 
-    clock: what events are dated by; None: as the world's own time says, equal whenever they are made. Nothing else of
-    an event depends on it: the hour in which a user clicks is the world's.
+    clock: for the times of events; None: the world's own time, which is always the same. Nothing else of an event
+    depends on
+    it: the hour in which a user clicks is the world's.
     """
     world = World(seed)
     number, skip = divmod(start, CHUNK)
@@ -138,7 +139,7 @@ def synthetic_events(seed: int, start: int = 0, clock: Callable[[], float] | Non
 
 
 def _zipf(draw: np.random.Generator, count: int, exponent: float) -> Ints:
-    """CHUNK ranks below count, the first ones most often."""
+    """CHUNK ranks below count; low ranks are most frequent."""
     weights = np.arange(1, count + 1) ** -exponent
     cumulative = np.cumsum(weights / weights.sum())
     return np.minimum(np.searchsorted(cumulative, draw.random(CHUNK)), count - 1)

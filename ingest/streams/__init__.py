@@ -1,1 +1,1 @@
-"""What a source and a sink of records are, and positions in them."""
+"""The interfaces of sources and sinks of records, and positions in them."""

@@ -1,14 +1,14 @@
-"""Where records go: the embedded log or a Kafka topic, behind one protocol."""
+"""The destination of records: the embedded log or a Kafka topic, behind one protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 Entry = tuple[bytes | None, bytes]
-"""key and payload of a record to write"""
+"""Key and payload of a record to write."""
 
 
 class Sink(Protocol):
-    """Partitions that records are appended to, each in the order given."""
+    """Partitions that records are appended to, each in the given order."""
 
     @property
     def partitions(self) -> list[int]:
@@ -18,6 +18,6 @@ class Sink(Protocol):
         """Appends records, by partition; returns once every one of them is durable."""
 
     def ends(self) -> dict[int, int]:
-        """The offset the next record of each partition will have."""
+        """The offset that the next record of each partition will have."""
 
     def close(self) -> None: ...

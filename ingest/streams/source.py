@@ -1,4 +1,4 @@
-"""Where records come from: the embedded log or a Kafka topic, behind one protocol."""
+"""The origin of records: the embedded log or a Kafka topic, behind one protocol."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,19 +13,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None
     payload: bytes
     time_ms: int
-    """unix milliseconds at which the record was appended"""
+    """Unix milliseconds at which the record was appended."""
 
 
 class Source(Protocol):
     """Partitions of durable records in the order of their offsets; a broker may leave gaps between them.
 
-    Whatever cannot be answered now raises SourceUnavailable: the caller waits a little and tries again.
+    A method raises SourceUnavailable if it cannot answer now; the caller waits a little and tries again.
     """
 
     @property
     def clock(self) -> str:
-        """Whose times the records have: 'append' of the log, 'CreateTime' of who produced them or 'LogAppendTime' of
-        the broker; empty: not known yet."""
+        """Whose times the records have: 'append' (the log's), 'CreateTime' (the producer's) or 'LogAppendTime' (the
+        broker's); empty: not known yet.
+        """
 
     def partitions(self) -> list[int]:
         """Partitions that exist now; more may be created."""

@@ -1,10 +1,10 @@
-"""The two ends of a topic's partitions, for those who look at a few records of many."""
+"""The two ends of a topic's partitions, for examining a few records of many."""
 
 from collections.abc import Mapping
 
 
 def both_ends(spans: Mapping[int, tuple[int, int]], records: int) -> list[tuple[int, int, int]]:
-    """(partition, first, end): about so many records in all, the newest and the oldest of each, no record twice."""
+    """(partition, first, end) of about that many records in all, the newest and the oldest of each, no record twice."""
     each = max(1, records // (2 * max(1, len(spans))))
     ranges = []
     for partition, (first, end) in sorted(spans.items()):

@@ -8,7 +8,7 @@ from ingest.streams.position import Position
 from ingest.streams.source import Source
 
 MOST_DIGITS = 19
-"""of a number of 63 bits"""
+"""Most digits of a number of 63 bits."""
 
 
 def start_positions(
@@ -24,7 +24,9 @@ def start_positions(
 
 
 def describe_start(source: Source, start: Mapping[int, Position], is_resumed: bool) -> str:
-    """What a topic holds and where a run begins to read it; start: positions of partitions that are not read whole."""
+    """The contents of a topic and where a run begins to read it; start: positions of partitions that are not read
+    whole.
+    """
     spans = {number: source.span(number) for number in source.partitions()}
     held = sum(end - first for first, end in spans.values())
     begins = {number: start.get(number, Position(first)).offset for number, (first, _) in spans.items()}
@@ -32,13 +34,13 @@ def describe_start(source: Source, start: Mapping[int, Position], is_resumed: bo
     if not held:
         return "is empty"
     if is_resumed:
-        return f"holds {held:,} records; reading goes on where the run was interrupted, with {left:,} of them to come"
+        return f"holds {held:,} records; reading continues where the run was interrupted, with {left:,} of them to come"
     if left == held:
         return (
             f"holds {held:,} records from before; reading begins with the oldest of them (with others: --from-time, "
             "--from-offsets, or another stream.topic)"
         )
-    return f"holds {held:,} records from before; reading begins with the last {left:,} of them, as asked for"
+    return f"holds {held:,} records from before; reading begins with the last {left:,} of them, as requested"
 
 
 def start_arguments(from_time: str | None, from_offsets: str | None) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ def start_arguments(from_time: str | None, from_offsets: str | None) -> tuple[st
 
 
 def parse_time(text: str) -> int:
-    """Unix milliseconds of an ISO 8601 time, UTC where it names no zone, or of unix seconds."""
+    """Unix milliseconds of an ISO 8601 time, UTC if it names no zone, or of unix seconds."""
     try:
         try:
             seconds = float(text)
@@ -84,7 +86,7 @@ def parse_offsets(text: str) -> dict[int, int]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is a number that can be an offset, which has 64 bits."""
+    """Whether the text is a number that fits into a 64-bit offset."""
     return text.isdecimal() and len(text) <= MOST_DIGITS
 
 

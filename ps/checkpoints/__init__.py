@@ -1,1 +1,1 @@
-"""Checkpoints: the model on disk. A shard's part of one, and how a shard goes back to one."""
+"""Checkpoints: the model on disk. A shard's part of a checkpoint, and how a shard goes back to one."""

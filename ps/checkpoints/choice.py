@@ -1,9 +1,9 @@
-"""Which version people want served: one small file beside the checkpoints, so that it works with training and SQL down.
+"""Which snapshot people want served: one small file next to the checkpoints, which works without training and SQL.
 
     checkpoints/serving.json    {"pinned": 7, "released": [9]}
 
-The checkpoint that is pinned is kept (``dispatch.checkpoints.retention``). Servers look at the file several times a
-second. A missing file means: the newest version that is good.
+The pinned checkpoint is kept (``dispatch.checkpoints.retention``). Servers read the file several times a second. If the
+file is missing, the newest good snapshot is served.
 """
 
 import msgspec
@@ -20,33 +20,33 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What people want served."""
 
     pinned: int | None = None
-    """the checkpoint that is served until it is unpinned, whatever its verdict; None: the newest good one"""
+    """The checkpoint that is served until it is unpinned, whatever its verdict; None: the newest good one."""
     released: tuple[int, ...] = ()
-    """checkpoints that may be served although their verdict holds them back"""
+    """Checkpoints that may be served although their verdict holds them back."""
     actor: str = ""
-    """who wanted this"""
+    """Who made this choice."""
     reason: str = ""
     at_seconds: float = 0.0
-    """since 1970"""
+    """Time of the choice, in seconds since 1970."""
 
     def allows(self, manifest: CheckpointManifest) -> bool:
-        """Whether a version may be served without being pinned: it is good, or a person has released it."""
+        """Whether a snapshot may be served without being pinned: it is good, or a person has released it."""
         return manifest.verdict.is_good or manifest.number in self.released
 
 
 def read_choice(storage: Storage) -> Choice:
-    """What is wanted; raises CheckpointDamaged for a file that is none of ours."""
+    """The current choice; raises CheckpointDamaged for a file that cannot be read."""
     try:
         return msgspec.json.decode(bytes(storage.read(CHOICE)), type=Choice)
     except NotStored:
         return Choice()
     except msgspec.DecodeError as error:
         raise CheckpointDamaged(
-            f"{storage.where(CHOICE)} cannot be read: {error}; expected which version is to be served; write it anew "
+            f"{storage.where(CHOICE)} cannot be read: {error}; expected the choice of what is served; write it again "
             "with 'freshet snapshots pin NUMBER' or 'freshet snapshots unpin'"
         ) from error
 
 
 def write_choice(storage: Storage, choice: Choice) -> None:
-    """Durable at return; the counterpart of ``read_choice``."""
+    """Writes the choice, which is durable at return; the counterpart of ``read_choice``."""
     storage.write(CHOICE, [msgspec.json.encode(choice) + b"\n"])

@@ -1,7 +1,7 @@
-"""A digest of all rows of a run, that does not depend on how many shards hold them.
+"""A digest of all rows of a run that does not depend on how many shards hold them.
 
 Each row has a hash of 128 bits, of its number in the run, its key, its version and the bits of its value and state. The
-digest is the sum of the hashes, in two halves modulo 2^64 each: shards sum their own rows, and sums add up.
+digest is the sum of the hashes, in two halves modulo 2^64 each: every shard sums its own rows, and the sums are added.
 
 Legend: K rows of a chunk, B words of a row.
 """
@@ -17,12 +17,12 @@ from ps.store import Store
 
 _MASK = (1 << 64) - 1
 FACTOR = 0xD6E8FEB86659FD93
-"""odd: multiplication by it loses nothing"""
+"""An odd factor, so that multiplication by it is invertible."""
 
 
 @kernel
 def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, totals_2: Any) -> None:
-    """Adds the hashes of rows that are first, first + stride, … of the run."""
+    """Adds the hashes of the rows first, first + stride, … of the run."""
     factor = np.uint64(FACTOR)
     shift = np.uint64(32)
     for k in range(keys_K.shape[0]):
@@ -40,7 +40,7 @@ def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, t
 
 
 def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
-    """Of rows (number in the run, key, version, words of value and state), in plain integers."""
+    """The digest of rows (number in the run, key, version, words of value and state), in plain integers."""
     totals = [0, 0]
     for number, key, version, words in rows:
         low = mix_reference(number + GAMMA)
@@ -57,12 +57,12 @@ def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
 
 
 def word_of(row_bytes: int) -> type[np.unsignedinteger[Any]]:
-    """What a row of so many bytes is hashed by: the largest word that divides it."""
+    """The word by which a row of that many bytes is hashed: the largest one that divides it."""
     return np.uint32 if row_bytes % 8 else np.uint64
 
 
 def digest_store(store: Store, shard: int, shards: int) -> str:
-    """32 hex digits: of the rows of one shard of so many."""
+    """The digest of the rows of one shard, as 32 hex digits."""
     totals_2 = np.zeros(2, np.uint64)
     chunk_rows = store.rows.chunk_rows
     word = word_of(store.shape.total * store.rows.dtype.itemsize)
@@ -76,7 +76,7 @@ def digest_store(store: Store, shard: int, shards: int) -> str:
 
 
 def add_digests(digests: Iterable[str]) -> str:
-    """Of the rows of all shards together, from the digest of each."""
+    """The digest of the rows of all shards together, from the digest of each."""
     halves = [(int(digest[:16], 16), int(digest[16:], 16)) for digest in digests]
     return _hex([sum(half) for half in zip(*halves, strict=True)] if halves else [0, 0])
 

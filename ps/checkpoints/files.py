@@ -1,12 +1,12 @@
-"""A file of rows: one shard's rows that changed, or all of them, as one safetensors file.
+"""A file of rows: one shard's changed rows, or all of them, as one safetensors file.
 
     length of the header, 8 bytes | header, JSON | numbers | keys | versions | values | state | dense
 
-Rows are sorted by number. Dense is the whole range of the shard, with optimizer state; a file without it holds none,
-because the range was never handed in or because a later file of the checkpoint has it. Two checksums: of the whole
-content, in the FilePart, verified by every full read; of the numbers and keys, in the header, so that an index can be
-rebuilt from these two columns alone and is verified too. Everything that does not fit raises CheckpointDamaged, which
-names the file.
+Rows are sorted by number. Dense is the whole range of the shard, with optimizer state. A file has no dense part if the
+range was never handed in, or if a later file of the checkpoint has it. There are two checksums: one of the whole
+content, in the FilePart, verified by every full read; and one of the numbers and keys, in the header, so that an index
+can be rebuilt from these two columns alone and still be verified. Anything that does not fit raises CheckpointDamaged,
+which names the file.
 
 Legend: K rows, W columns of a value, S of state, L floats of the dense range.
 """
@@ -36,9 +36,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 INDEX_CHECKSUM = "index_checksum"
 LONGEST_HEADER = 1 << 16
 BLOCK_BYTES = 16 << 20
-"""read or written at a time"""
+"""Bytes read or written at a time."""
 MEMORY_BYTES = 64 << 20
-"""a file up to this size is read at once"""
+"""A file up to this size is read in one request."""
 
 
 class Columns(NamedTuple):
@@ -56,12 +56,12 @@ ENTRIES = ("numbers", "keys", "versions", "values", "state", "dense")
 
 
 class Entry(NamedTuple):
-    """Where an array lies in a file."""
+    """The location of an array in a file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     start: int
-    """from the beginning of the file"""
+    """Offset from the beginning of the file."""
 
     @property
     def row_bytes(self) -> int:
@@ -73,13 +73,13 @@ class Entry(NamedTuple):
 
 
 def new_name(checkpoint: int, kind: str, shard: int) -> str:
-    """A name that no other file has, ever."""
+    """A unique name: no other file ever has it."""
     return f"{checkpoint:08d}/{kind}-{shard}-{uuid4().hex}.safetensors"
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def write_columns(storage: Storage, name: str, columns: Columns) -> FilePart:
-    """Writes a file; durable at return."""
+    """Writes a file, which is durable at return."""
     return write_chunks(storage, name, content_of(columns), len(columns.numbers_K))
 
 
@@ -92,7 +92,7 @@ def content_of(columns: Columns) -> tuple[Any, ...]:
 
 
 def write_chunks(storage: Storage, name: str, chunks: Iterable[Any], rows: int) -> FilePart:
-    """Writes a file of so many rows from its pieces, and computes its checksum on the way."""
+    """Writes a file of that many rows from its pieces, and computes its checksum on the way."""
     digest = xxhash.xxh3_128()
 
     def hashed() -> Iterator[Any]:
@@ -119,7 +119,7 @@ def header_of(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]], index_che
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def read_columns(storage: Storage, part: FilePart) -> Columns:
-    """All of a file, verified."""
+    """Reads and verifies a whole file."""
     with _damage(storage, part):
         content = storage.read(part.name)
         _check(content.nbytes == part.nbytes, f"it has {content.nbytes} bytes; expected {part.nbytes}")
@@ -129,7 +129,7 @@ def read_columns(storage: Storage, part: FilePart) -> Columns:
 
 
 def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The numbers and keys of a file, verified; nothing else of it is read."""
+    """Reads and verifies the numbers and keys of a file, and nothing else of it."""
     with RowFile(storage, part) as file:
         numbers_K = file.read("numbers", 0, part.rows)
         keys_K = file.read("keys", 0, part.rows)
@@ -141,7 +141,7 @@ def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDA
 
 
 def verify(storage: Storage, part: FilePart) -> None:
-    """Reads all of a file, a block at a time; raises CheckpointDamaged unless it is what was written."""
+    """Reads a whole file, a block at a time; raises CheckpointDamaged unless it is what was written."""
     digest = xxhash.xxh3_128()
     with _damage(storage, part), closing(storage.open(part.name)) as file:
         _check(file.nbytes == part.nbytes, f"it has {file.nbytes} bytes; expected {part.nbytes}")
@@ -151,7 +151,7 @@ def verify(storage: Storage, part: FilePart) -> None:
 
 
 class RowFile:
-    """A file open for reading ranges of its columns; a small one is read at once."""
+    """A file that is open for reading ranges of its columns; a small file is read in one request."""
 
     def __init__(self, storage: Storage, part: FilePart) -> None:
         self.part = part
@@ -169,7 +169,7 @@ class RowFile:
         self._file.close()
 
     def keep(self) -> None:
-        """Reads a small file at once, so that ranges of it cost no requests."""
+        """Reads a small file into memory, so that reading ranges of it needs no further requests."""
         if self.part.nbytes <= MEMORY_BYTES:
             self._content = self._read(0, self.part.nbytes)
 
@@ -194,7 +194,7 @@ def _array(entry: Entry, content: memoryview) -> NDArray[Any]:
 
 
 def _entries(length: memoryview, text: memoryview, part: FilePart) -> tuple[dict[str, Entry], str]:
-    """Where each array lies, checked against the size of the file; and the checksum of numbers and keys."""
+    """The location of each array, checked against the size of the file, and the checksum of numbers and keys."""
     size = int.from_bytes(length, "little")
     _check(size <= len(text), f"its header has {size} bytes; expected {len(text)} at most")
     try:
@@ -225,7 +225,7 @@ def _check(is_right: bool, what: str) -> None:
 
 @contextmanager
 def _damage(storage: Storage, part: FilePart) -> Iterator[None]:
-    """Names the file in a message about damage."""
+    """Adds the name of the file to a message about damage."""
     try:
         yield
     except NotStored as error:

@@ -1,8 +1,8 @@
-"""The rows of a checkpoint, copied a slice at a time while rounds go on changing them.
+"""The rows of a checkpoint, copied a slice at a time while rounds continue to change them.
 
-Which rows belong to a checkpoint, and their versions, is settled at once, when its round has been applied: a version is
-8 bytes, and chunks without a later one are not looked at. Rows themselves follow in slices; ``keep`` copies those that
-are about to change. So the copy holds the state after that one round, whatever happens meanwhile.
+Which rows belong to a checkpoint, and their versions, is determined at once when its round has been applied: a version
+is 8 bytes, and chunks without a later one are skipped. The rows themselves are copied in slices; ``keep`` copies those
+that are about to change. The copy therefore holds the state after that one round, whatever happens meanwhile.
 
 Legend: K rows of the checkpoint, W columns of a value, S of state, C chunks of the store.
 """
@@ -18,16 +18,16 @@ from ps.chunks import chunk_at
 from ps.store import Store
 
 IS_COPIED = 0
-"""column of the marks of a checkpoint's rows: whether a row has been copied"""
+"""Column of the marks of a checkpoint's rows: whether a row has been copied."""
 NON_FINITE = 1
-"""column of the same: its values that are not finite"""
+"""Column of the same marks: how many values of the row are not finite."""
 SLICE_BYTES = 4 << 20
-"""copied between two messages: 2 to 4 ms"""
+"""Bytes copied between two messages, which takes 2 to 4 ms."""
 
 
 @kernel
 def _changed(steps: Any, chunk_rows: Any, newest_C: Any, since: int, known: int, end: int, numbers: Any) -> Any:
-    """Fills in the rows below end that changed after a step, or are not among those known; returns how many."""
+    """Collects the rows below end that changed after a step, or are not among the known ones; returns how many."""
     count = 0
     for chunk in range((end + chunk_rows - 1) // chunk_rows):
         first = chunk * chunk_rows
@@ -43,7 +43,7 @@ def _changed(steps: Any, chunk_rows: Any, newest_C: Any, since: int, known: int,
 
 
 def changed_reference(steps: list[int], since: int, known: int, end: int) -> list[int]:
-    """The same, by versions of all rows."""
+    """The same, computed from the versions of all rows."""
     return [number for number in range(end) if number >= known or steps[number] > since]
 
 
@@ -65,7 +65,7 @@ def _copy_row(rows: Any, chunk_rows: int, number: int, k: int, values_KW: Any, s
 def _copy_slice(
     rows: Any, chunk_rows: int, numbers_K: Any, places: Any, marks_K2: Any, values_KW: Any, state_KS: Any
 ) -> None:
-    """Copies the rows at some places that have not been copied."""
+    """Copies the rows in a range of places that have not been copied yet."""
     for k in range(places[0], places[1]):
         if not marks_K2[k, IS_COPIED]:
             marks_K2[k, NON_FINITE] = _copy_row(rows, chunk_rows, numbers_K[k], k, values_KW, state_KS)
@@ -76,7 +76,7 @@ def _copy_slice(
 def _keep(
     rows: Any, chunk_rows: int, numbers_K: Any, changing: Any, marks_K2: Any, values_KW: Any, state_KS: Any
 ) -> None:
-    """Copies those of the rows about to change that belong to the checkpoint and have not been copied."""
+    """Copies the rows that are about to change, if they belong to the checkpoint and have not been copied yet."""
     for number in changing:
         k = np.searchsorted(numbers_K, number)
         if k < numbers_K.size and numbers_K[k] == number and not marks_K2[k, IS_COPIED]:
@@ -85,11 +85,11 @@ def _keep(
 
 
 class NonFinite(NamedTuple):
-    """The rows of a model that have values that are NaN or infinite."""
+    """The rows of a model that have NaN or infinite values."""
 
     numbers: NDArray[np.int64]
     counts: NDArray[np.int32]
-    """of such values, in each"""
+    """Number of such values in each row."""
 
     @property
     def values(self) -> int:
@@ -100,7 +100,7 @@ ALL_FINITE = NonFinite(np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 def non_finite_of(store: Store) -> NonFinite:
-    """Of all rows."""
+    """The non-finite values of all rows."""
     counts = [
         np.count_nonzero(~np.isfinite(store.rows.chunk(chunk)[:, : store.shape.value]), axis=1)
         for chunk in range(len(store.rows.addresses))
@@ -111,10 +111,10 @@ def non_finite_of(store: Store) -> NonFinite:
 
 
 class RowCopy:
-    """The rows of one checkpoint, as far as they have been copied."""
+    """The rows of one checkpoint, and how far they have been copied."""
 
     def __init__(self, store: Store, since: int, known: int, end: int) -> None:
-        """Of the rows below end: those that changed after step since, and those that are not among the known ones."""
+        """Selects the rows below end that changed after step since, or are not among the known ones."""
         numbers = np.empty(end, np.int64)
         steps = store.versions
         count = _changed(steps.addresses, steps.chunk_rows, store.newest_C, since, known, end, numbers)
@@ -133,7 +133,7 @@ class RowCopy:
         return self._next == len(self._numbers_K)
 
     def keep(self, changing: NDArray[np.int64]) -> None:
-        """To be called before rows change."""
+        """Must be called before rows change."""
         if not self.is_complete:
             _keep(*self._table, self._numbers_K, changing, self._marks_K2, self._values_KW, self._state_KS)
 
@@ -146,7 +146,7 @@ class RowCopy:
         self._next = end
 
     def columns(self, dense_L: NDArray[Any]) -> Columns:
-        """What the checkpoint's file holds; once complete."""
+        """The columns of the checkpoint's file; call it once the copy is complete."""
         assert self.is_complete, "rows of a checkpoint are still to be copied"
         return Columns(
             numbers_K=self._numbers_K,
@@ -158,7 +158,7 @@ class RowCopy:
         )
 
     def non_finite(self, before: NonFinite) -> NonFinite:
-        """All rows with such values; before: those of the checkpoint that this one builds on. Once complete."""
+        """All rows with such values; before: those of the checkpoint that this one builds on. Call it once complete."""
         assert self.is_complete, "rows of a checkpoint are still to be copied"
         is_left = ~np.isin(before.numbers, self._numbers_K, assume_unique=True)
         (found,) = np.nonzero(self._marks_K2[:, NON_FINITE])

@@ -1,12 +1,13 @@
-"""What a checkpoint consists of: the manifest, which is written last. What has no manifest does not exist.
+"""The manifest of a checkpoint: which files it consists of. It is written last; without it the checkpoint does not
+exist.
 
     checkpoints/00000007.json                 the manifest of checkpoint 7
         00000007/shard-0-UNIQUE.safetensors   rows of shard 0 that changed since checkpoint 6, and its dense weights
         00000007/base-0-UNIQUE.safetensors    all rows of shard 0, merged from files of earlier checkpoints
         00000007/dispatcher-UNIQUE.safetensors
 
-A file is written once, under a name of its own, and never changed; checkpoints share files. A manifest is JSON and, in
-a line of its own, a checksum of it.
+A file is written once, under a unique name, and never changed; checkpoints share files. A manifest is a line of JSON
+followed by a line with its checksum.
 """
 
 import re
@@ -25,17 +26,18 @@ class ShardPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     shard: int
     rows: int
-    """that it held"""
+    """Rows that the shard held."""
     files: tuple[FilePart, ...]
-    """oldest first: a base and changes to it; of a row that several hold, the last counts; the dense weights are in the
-    last one"""
+    """Files, oldest first: a base and changes to it. If several files hold a row, the last one counts. The dense
+    weights are in the last file.
+    """
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the model of a checkpoint may be served; it is part of the chain of files either way."""
+    """Whether the model of a checkpoint may be served; its files are needed by later checkpoints either way."""
 
     reasons: tuple[str, ...] = ()
-    """to hold it back; none: it is good"""
+    """Reasons to hold it back; none: it is good."""
 
     @property
     def is_good(self) -> bool:
@@ -43,59 +45,61 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointFigures(msgspec.Struct, frozen=True):
-    """What the verdict looked at, and how new the events are that the model has learnt from.
+    """The figures that the verdict is based on, and how new the events are that the model has learnt from.
 
-    People read them: figures that another version of Freshet has written are left out.
+    They are for people to read: figures written by another version of Freshet are ignored.
     """
 
     samples: int = 0
-    """the most recent ones, that the figures are about"""
+    """Number of most recent samples that the figures are based on."""
     logloss: float = 0.0
-    """of predictions made before training on the sample"""
+    """Logloss of predictions made before training on the sample."""
     calibration: float = 1.0
-    """predicted clicks over clicks"""
+    """Predicted clicks divided by clicks."""
     changed_share: float = 0.0
-    """of rows, since the checkpoint before"""
+    """Share of rows that changed since the checkpoint before."""
     average_changed_share: float = 0.0
     non_finite: int = 0
-    """values of rows and dense weights"""
+    """Values of rows and dense weights that are not finite."""
     newest_event_seconds: float = 0.0
-    """event time of the newest sample that is not dated ahead of the clock, since 1970; 0: not known"""
+    """Event time of the newest sample that is not dated in the future, in seconds since 1970; 0: not known."""
     reference_step: int = -1
-    """of the version that was served and has scored the newest samples; -1: none has, and the verdict is by averages"""
+    """Step of the served snapshot that scored the newest samples; -1: none did, and the verdict is
+    based on averages.
+    """
     compared_samples: int = 0
-    """that the figures below are about"""
+    """Number of samples that the figures below are based on."""
     reference_logloss: float = 0.0
     excess_logloss: float = 0.0
-    """of the model, above that of the reference on the same samples"""
+    """Logloss of the model minus that of the reference on the same samples."""
     auc: float = 0.0
-    """of the newest samples where nobody has compared; 0: not defined"""
+    """AUC on the newest samples if there was no comparison; 0: not defined."""
     reference_auc: float = 0.0
     clicks: int = 0
     predicted_clicks: float = 0.0
     expected_clicks: float = 0.0
-    """by the reference"""
+    """Clicks that the reference predicted."""
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model after one step, in files."""
+    """The model after one step, as a list of files."""
 
     run: str
     number: int
-    """from 1"""
+    """Number of the checkpoint, from 1."""
     step: int
-    """the model is as it was after it"""
+    """The step after which the checkpoint was taken."""
     generation: int
-    """that took it"""
+    """The generation that took it."""
     at_seconds: float
-    """since 1970"""
+    """When it was taken, in seconds since 1970."""
     shards: tuple[ShardPart, ...]
-    """by number; row r of the run is number r // n on shard r % n of these n"""
+    """Parts by shard number; row r of the run is number r // n on shard r % n of these n."""
     dispatcher: FilePart
     is_publication: bool = False
-    """whether it was taken only to be served: such checkpoints are kept for a short time"""
+    """Whether it was taken only to be served; such checkpoints are kept for a short time."""
     timeline: int = msgspec.field(name="line", default=0)
-    """how often steps had been decided anew before; a version of the model is (timeline, step)"""
+    """Number of times that steps had been discarded and decided again; a snapshot is named (timeline, step)."""
     verdict: Verdict = Verdict()
     figures: CheckpointFigures = CheckpointFigures()
 
@@ -106,7 +110,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 MANIFEST = re.compile(r"(\d{8,})\.json")
 CHECKSUM_LINE = 33
-"""bytes: 32 hex digits and a line's end"""
+"""Length of the checksum line in bytes: 32 hex digits and a newline."""
 
 
 def manifest_name(number: int) -> str:
@@ -114,7 +118,7 @@ def manifest_name(number: int) -> str:
 
 
 def write_manifest(storage: Storage, manifest: CheckpointManifest) -> FilePart:
-    """Makes a checkpoint exist: durable at return. The counterpart of ``read_manifest``."""
+    """Writes the manifest, durably, which makes the checkpoint exist. The counterpart of ``read_manifest``."""
     text = msgspec.json.encode(manifest) + b"\n"
     content = text + xxhash.xxh3_128_hexdigest(text).encode() + b"\n"
     name = manifest_name(manifest.number)
@@ -123,7 +127,7 @@ def write_manifest(storage: Storage, manifest: CheckpointManifest) -> FilePart:
 
 
 def read_manifest(storage: Storage, number: int) -> CheckpointManifest:
-    """What a checkpoint consists of; raises CheckpointDamaged, which names the file, unless it is what was written."""
+    """Reads a manifest; raises CheckpointDamaged, which names the file, unless it is what was written."""
     where = storage.where(manifest_name(number))
     try:
         content = bytes(storage.read(manifest_name(number)))
@@ -150,6 +154,6 @@ def read_manifest(storage: Storage, number: int) -> CheckpointManifest:
 
 
 def manifest_numbers(storage: Storage) -> list[int]:
-    """Of all checkpoints that exist, damaged or not, ascending."""
+    """The numbers of all checkpoints that exist, damaged or not, ascending."""
     found = (MANIFEST.fullmatch(name) for name in storage.names())
     return sorted(int(match[1]) for match in found if match)

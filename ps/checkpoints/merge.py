@@ -1,10 +1,10 @@
-"""Merging files of a checkpoint into one, so that chains of changes stay short.
+"""Merges files of a checkpoint into one, so that chains of changes stay short.
 
-Only files are read, never memory that training changes, a block of rows at a time. When a chain has too many files, the
-newest ones are merged, back to the oldest that is not much larger than all after it: what has been written once is
-written again only with a good share of new rows, so that all bytes written are a small multiple (logarithmic in the
-model's size) of the bytes that changed. Where nothing qualifies, each file is much larger than all that follow,
-and there are few.
+Only files are read, never memory that training changes, and only a block of rows at a time. When a chain has too many
+files, the newest ones are merged, back to the oldest one that is not much larger than all files after it. Rows are thus
+rewritten only together with a good share of new rows, and the total bytes written are a small multiple (logarithmic in
+the size of the model) of the bytes that changed. If nothing qualifies, each file is much larger than all that follow,
+and there are few of them.
 
 Legend: K rows of the merged file.
 """
@@ -24,11 +24,13 @@ from ps.protocol import FilePart
 
 MUCH_LARGER = 4
 COLUMNS = ENTRIES[:-1]
-"""what is merged; dense weights are in the last file of a checkpoint, which no merged file is"""
+"""The columns that are merged; dense weights are in the last file of a checkpoint, which is never a merged one."""
 
 
 def first_to_merge(chain: Sequence[FilePart], deltas: int) -> int | None:
-    """From which file on to merge a chain; None: it is short enough, or each file much larger than all after it."""
+    """The first file of a chain to merge; None: the chain is short enough, or each file is much larger than all after
+    it.
+    """
     if len(chain) <= deltas + 1:
         return None
     sizes = [part.nbytes for part in chain]
@@ -36,7 +38,7 @@ def first_to_merge(chain: Sequence[FilePart], deltas: int) -> int | None:
 
 
 def merge(storage: Storage, parts: Sequence[FilePart], checkpoint: int, shard: int, is_base: bool) -> FilePart:
-    """Writes the rows of these files, oldest first, into one; of a row that several have, the last counts."""
+    """Writes the rows of these files, oldest first, into one file; if several have a row, the last one counts."""
     for part in parts:
         verify(storage, part)
     with ExitStack() as opened:
@@ -63,15 +65,15 @@ class _Block(NamedTuple):
 
     numbers_K: NDArray[np.int64]
     file_K: NDArray[np.int64]
-    """whose row counts"""
+    """The file whose row counts."""
     spans: list[tuple[int, int]]
-    """the rows of each file that lie in the range"""
+    """The rows of each file that are in the range."""
     place_K: NDArray[np.int64]
-    """of the row that counts, in its file's span"""
+    """The place of that row within its file's span."""
 
 
 class _Merged:
-    """Files seen as one, a block of row numbers at a time."""
+    """Several files seen as one, a block of row numbers at a time."""
 
     def __init__(self, files: Sequence[RowFile]) -> None:
         self._files = files
@@ -80,7 +82,7 @@ class _Merged:
         _check_same_shape(files)
 
     def survey(self) -> tuple[int, str]:
-        """How many rows there are, and the checksum of their numbers and keys."""
+        """The number of rows, and the checksum of their numbers and keys."""
         rows = 0
         digest = xxhash.xxh3_128()
         for name in ("numbers", "keys"):
@@ -105,7 +107,7 @@ class _Merged:
                 yield out
 
     def _blocks(self) -> Iterator[_Block]:
-        """Blocks that have rows, by rising numbers."""
+        """The blocks that have rows, by ascending numbers."""
         starts = [0] * len(self._files)
         while (low := self._lowest(starts)) is not None:
             file_K = np.full(self._block_rows, -1)
@@ -125,7 +127,7 @@ class _Merged:
         return file.read("numbers", start, min(start + self._block_rows, file.part.rows))
 
     def _lowest(self, starts: list[int]) -> int | None:
-        """The lowest row number that no block has had."""
+        """The lowest row number that has not been in a block yet."""
         left = [(file, start) for file, start in zip(self._files, starts, strict=True) if start < file.part.rows]
         return min((int(file.read("numbers", start, start + 1)[0]) for file, start in left), default=None)
 

@@ -1,11 +1,10 @@
-"""Files of checkpoints on their way to servers: published by shards as they are written, kept by a server until it
-needs them.
+"""Sends files of checkpoints to servers: shards publish them as they write them, and a server keeps them until needed.
 
     name of the file | its content, in pieces
 
-A subscription is a shortcut and may miss anything: files in storage are the truth, and whoever reads verifies their
-checksums, whichever way they came. Neither side ever waits for the other: what a slow subscriber has not taken is
-dropped, and a server keeps a bounded number of bytes.
+A subscription is a shortcut and may miss anything. The files in storage are authoritative, and readers verify checksums
+whichever way a file came. Neither side ever waits for the other: what a slow subscriber has not received is dropped,
+and a server keeps a bounded number of bytes.
 """
 
 import threading
@@ -20,17 +19,17 @@ from infra.base.wire import Curve, bind, connect
 from ps.protocol import FilePart
 
 MOST_FILE_BYTES = 64 << 20
-"""of a file that is published; larger ones are read from storage"""
+"""Largest file that is published, in bytes; larger ones are read from storage."""
 MOST_WAITING = 4
-"""files that wait for a subscriber; later ones are dropped for it"""
+"""Files that may wait for a subscriber; later ones are dropped for it."""
 MOST_PIECES = 8
-"""of a file"""
+"""Most pieces of a file."""
 MOST_KEPT_BYTES = 256 << 20
-"""of all files that a server keeps"""
+"""Most bytes of all files that a server keeps."""
 
 
 class FilePublisher:
-    """A shard's PUB socket; whichever thread writes a file publishes it."""
+    """A shard's PUB socket; the thread that writes a file also publishes it."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, curve: Curve | None) -> None:
         self._socket = context.socket(zmq.PUB)
@@ -41,7 +40,7 @@ class FilePublisher:
         self._is_closed = False
 
     def publish(self, name: str, pieces: Sequence[Any]) -> None:
-        """Sends a file to whoever is subscribed; its pieces must not change any more. Returns at once."""
+        """Sends a file to all subscribers and returns at once; the pieces must not change afterwards."""
         if sum(memoryview(piece).nbytes for piece in pieces) > MOST_FILE_BYTES:
             return
         with self._lock:  # a socket may move between threads, and only one may use it at a time
@@ -62,19 +61,19 @@ class Deliveries:
         self._most_bytes = most_bytes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        """by endpoint"""
+        """Sockets by endpoint."""
         self._files: dict[str, bytes] = {}
-        """oldest first"""
+        """Files by name, oldest first."""
         self._kept_bytes = 0
 
     @property
     def names(self) -> list[str]:
-        """Of the files that have arrived, oldest first."""
+        """Names of the files that have arrived, oldest first."""
         self._receive()
         return list(self._files)
 
     def subscribe(self, endpoints: Iterable[str]) -> None:
-        """Subscribes to these shards and no others; to be called with every answer of the dispatcher."""
+        """Subscribes to exactly these shards; to be called with every answer of the dispatcher."""
         wanted = set(endpoints)
         for endpoint in [known for known in self._sockets if known not in wanted]:
             self._sockets.pop(endpoint).close()
@@ -83,7 +82,7 @@ class Deliveries:
         self._receive()
 
     def take_file(self, name: str) -> bytes | None:
-        """The content of a file, once; None if it has not arrived."""
+        """The content of a file, which is then forgotten; None if it has not arrived."""
         self._receive()
         content = self._files.pop(name, None)
         self._kept_bytes -= len(content or b"")
@@ -103,7 +102,7 @@ class Deliveries:
         return socket
 
     def _receive(self) -> None:
-        """Takes what has arrived; the oldest files go where there are too many."""
+        """Receives what has arrived; the oldest files are dropped if there are too many."""
         for socket in self._sockets.values():
             while socket.poll(0):
                 name, *pieces = socket.recv_multipart()
@@ -124,9 +123,9 @@ class DeliveredFiles(OverlaidStorage):
         self._deliveries = deliveries
 
     def collect(self, parts: Iterable[FilePart]) -> int:
-        """Takes what has arrived of these files, and lets go of those before; returns how many there are.
+        """Collects these files as far as they have arrived, and drops the earlier ones; returns how many there are.
 
-        A file that is not what its shard has saved is left out, and read from the storage.
+        A file that differs from what its shard has saved is dropped, and read from the storage instead.
         """
         arrived = ((part, self._deliveries.take_file(part.name)) for part in parts)
         right = {part.name: content for part, content in arrived if content is not None and _is_saved(part, content)}

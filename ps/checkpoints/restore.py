@@ -1,8 +1,8 @@
-"""Going back to a checkpoint: a new store and a new dense range, filled from files and checked as a whole.
+"""Goes back to a checkpoint: fills a new store and a new dense range from files, and checks them as a whole.
 
 The checkpoint may have been taken with another number of shards: row r of the run is number r // n on shard r % n of n,
-and the dense vector is cut into n ranges of almost equal length, so both are dealt anew. Nothing that a shard holds is
-touched; whoever calls swaps.
+and the dense vector is split into n ranges of almost equal length, so both are redistributed. The shard's current model
+is not touched; the caller swaps it.
 
 Legend: K rows of a file, L floats of a dense range.
 """
@@ -25,12 +25,12 @@ from ps.protocol import EMPTY_MODEL, FilePart
 from ps.store import Store
 
 LOADED_ROWS = 4096
-"""at a time: few enough that copies of them stay in the processor's cache"""
+"""Rows loaded at a time: few enough that copies of them stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What a shard needs to make an empty model."""
+    """The settings that a shard needs to create an empty model."""
 
     rows: RowConfig
     seed: int
@@ -45,7 +45,7 @@ class ModelSettings:
 
 
 class SavedPart(NamedTuple):
-    """A shard's part of a checkpoint, in files."""
+    """A shard's part of a checkpoint, as files."""
 
     checkpoint: int
     step: int
@@ -55,16 +55,16 @@ class SavedPart(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A shard's model as a checkpoint has it."""
+    """A shard's model as restored from a checkpoint."""
 
     store: Store
     dense: DenseRange
     saved: SavedPart | None
-    """what of it lies in files that the next checkpoint can build on"""
+    """The part that is already in files, on which the next checkpoint can build."""
 
 
 def restore(storage: Storage | None, number: int, model: ModelSettings, run: str, shard: int, shards: int) -> Restored:
-    """The part of one shard of so many; raises CheckpointDamaged, which names the file, if one has changed."""
+    """Restores one shard's part; raises CheckpointDamaged, which names the file, if one has changed."""
     if number == EMPTY_MODEL:
         return Restored(model.empty_store(), model.empty_dense(), None)
     if storage is None:
@@ -93,7 +93,7 @@ def restore(storage: Storage | None, number: int, model: ModelSettings, run: str
             f"{(~found).sum()} "
             f"in all; expected all {len(store)}; go back to another checkpoint"
         )
-    if is_same and not dense[0].size:  # empty, or not handed in: the others know
+    if is_same and not dense[0].size:  # empty, or never handed in: the other ranges tell which
         dense = [read_columns(storage, part.files[-1]).dense_L for part in manifest.shards]
         is_same = False
     whole = dense[0] if is_same else deal_dense(dense, shard, shards, model.dense)
@@ -107,7 +107,7 @@ def restore(storage: Storage | None, number: int, model: ModelSettings, run: str
 
 
 def dealt(rows: int, shard: int, shards: int) -> int:
-    """How many of so many rows of a run a shard has."""
+    """How many of a run's rows are on this shard."""
     return (rows - shard + shards - 1) // shards
 
 
@@ -144,7 +144,7 @@ def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: Sto
 
 
 def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: Store) -> NDArray[np.int64]:
-    """Puts the rows of a file that belong to the new shard into its store; returns their numbers there."""
+    """Loads the rows of a file that belong to the new shard into its store; returns their numbers there."""
     of_run_K = columns.numbers_K * old[1] + old[0]
     (mine,) = np.nonzero(of_run_K % new[1] == new[0])
     numbers: NDArray[np.int64] = of_run_K[mine] // new[1]
@@ -157,10 +157,9 @@ def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: S
 
 
 def deal_dense(ranges: Sequence[NDArray[Any]], shard: int, shards: int, rule: DenseRule) -> NDArray[Any] | None:
-    """One shard's range of so many, from all ranges of a checkpoint: weights, and Adam's two means and count of
-    updates.
+    """One shard's range, from all ranges of a checkpoint: weights, and Adam's two means and count of updates.
 
-    None if none was ever handed in.
+    None if no range was ever handed in.
     """
     if not any(whole_L.size for whole_L in ranges):
         return None

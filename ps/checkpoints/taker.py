@@ -1,20 +1,20 @@
-"""A shard's part of checkpoints: what it copies, who writes it, and which files the next one can build on.
+"""A shard's part of checkpoints: what it copies, which thread writes it, and which files the next one can build on.
 
 A checkpoint goes through these steps, and their order is the guarantee:
 
-1. its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py);
-2. the flush has been applied: which rows changed since the last committed checkpoint is settled
-  (ps/checkpoints/gather.py);
-3. those rows are copied, a slice between two messages, and before they change again;
-4. a thread publishes them for servers and writes them into a file, while training goes on;
-5. the file is durable, and the dispatcher hears of it and of those that it builds on;
-6. the dispatcher has written the manifest of the checkpoint: only now do the next checkpoints build on it.
+1. Its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py).
+2. The flush has been applied: the rows that changed since the last committed checkpoint are determined
+   (ps/checkpoints/gather.py).
+3. Those rows are copied, a slice between two messages, and before they change again.
+4. A thread publishes them for servers and writes them into a file, while training continues.
+5. The file is durable, and the dispatcher learns of it and of the files that it builds on.
+6. The dispatcher has written the manifest of the checkpoint: only now do the next checkpoints build on it.
 
-A crash or a failure anywhere costs this checkpoint and nothing else: what it would have held is part of the next one.
+A crash or a failure at any point costs this checkpoint and nothing else: its content becomes part of the next one.
 
-A shard that ends takes with it the files that the dispatcher has not heard of, since no checkpoint will name them: one
-that was merged after the last checkpoint, or that belongs to a checkpoint that was abandoned. Those of a shard that
-crashes are swept away when the run goes on (``dispatch.checkpoints.retention.sweep``).
+A shard that ends removes the files that the dispatcher does not know of, since no checkpoint will name them: files that
+were merged after the last checkpoint, or that belong to an abandoned checkpoint. Those of a shard that crashed are
+removed when the run is resumed (``dispatch.checkpoints.retention.sweep``).
 """
 
 from collections.abc import Iterator
@@ -43,12 +43,12 @@ from ps.protocol import Announce, CheckpointFailed, CheckpointSaved, FilePart
 from ps.store import NEVER, Store
 
 LONGEST_CHAIN = 440
-"""files of a checkpoint that one message can name; a longer chain begins anew with all rows"""
+"""Most files of a checkpoint that one message can name; a longer chain starts again with all rows."""
 WRITING_MILLISECONDS = 1
-"""how late the end of a write may be seen"""
+"""How late the end of a write may be noticed."""
 Outcome = CheckpointSaved | CheckpointFailed
 Chain = tuple[FilePart, ...]
-"""oldest first"""
+"""Files, oldest first."""
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Taking:
 
     header: Announce
     rows: int
-    """that the shard held"""
+    """Rows that the shard held."""
     dense: DenseCopy
     chain: Chain = ()
-    """files that it builds on"""
+    """Files that it builds on."""
     before: NonFinite = ALL_FINITE
-    """rows of these files with values that are not finite"""
+    """Rows of these files with values that are not finite."""
     copy: RowCopy | None = None
-    """since its flush has been applied"""
+    """The copy of its rows, once its flush has been applied."""
     written: "Future[FilePart] | None" = None
 
     @property
@@ -74,7 +74,7 @@ class Taking:
 
 @dataclass(frozen=True)
 class Merging:
-    """Files that become one."""
+    """Files that are being merged into one."""
 
     parts: Chain
     merged: "Future[FilePart]"
@@ -94,11 +94,11 @@ class CheckpointTaker:
         self._announced: dict[int, Taking] = {}
         self._taking: Taking | None = None
         self._saved: dict[int, SavedPart] = {}
-        """not yet committed"""
+        """Saved parts by checkpoint that are not committed yet."""
         self._committed: SavedPart | None = None
         self._merging: Merging | None = None
         self._untold: list[Future[FilePart]] = []
-        """files that no checkpoint has been said to consist of"""
+        """Files that have not been reported as part of a checkpoint."""
         self._log = structlog.get_logger().bind(process="ps", shard=shard)
         self._threads = ThreadPoolExecutor(2, f"ps-{shard} checkpoints")  # one writes, one merges
 
@@ -112,11 +112,13 @@ class CheckpointTaker:
             )
 
     def announce(self, header: Announce, rows: int, dense: DenseCopy) -> None:
-        """A flush is announced after which the shard takes a checkpoint; rows: that it holds by then."""
+        """Notes the announcement of a flush after which a checkpoint is taken; rows: the number that the shard holds by
+        then.
+        """
         self._announced[header.checkpoint] = Taking(header, rows, dense)
 
     def begin(self, header: Announce, store: Store) -> Iterator[CheckpointFailed]:
-        """The flush has just been applied: settles which rows the checkpoint consists of."""
+        """Determines the rows of the checkpoint, just after its flush has been applied."""
         taking = self._announced.pop(header.checkpoint)
         if self._taking is not None:
             yield _failed(taking, "the checkpoint before is not over; let it end first")
@@ -134,12 +136,12 @@ class CheckpointTaker:
         self._taking = taking
 
     def keep(self, changing: NDArray[np.int64]) -> None:
-        """To be called before rows change."""
+        """Must be called before rows change."""
         if self._taking is not None and self._taking.copy is not None:
             self._taking.copy.keep(changing)
 
     def go_on(self) -> Iterator[Outcome]:
-        """Does a little of what is under way; yields what the dispatcher is to hear."""
+        """Does a little of the work under way; yields messages for the dispatcher."""
         self._end_merging()
         taking = self._taking
         if taking is None or taking.copy is None:
@@ -160,7 +162,7 @@ class CheckpointTaker:
             self._untold.append(taking.written)
 
     def patience(self, milliseconds: int) -> int:
-        """How long to wait for a message, of so long, before going on."""
+        """How long to wait for a message, at most that long, before doing more of the work."""
         taking = self._taking
         if taking is None:
             return milliseconds
@@ -168,7 +170,7 @@ class CheckpointTaker:
         return 0 if is_copying else min(milliseconds, WRITING_MILLISECONDS)
 
     def commit(self, checkpoint: int) -> None:
-        """The checkpoint exists: the next ones build on it."""
+        """Notes that the checkpoint exists: the next ones build on it."""
         if self._committed is not None and checkpoint <= self._committed.checkpoint:
             return
         if checkpoint not in self._saved:
@@ -182,27 +184,31 @@ class CheckpointTaker:
         self._begin_merging(self._committed)
 
     def abandon(self) -> None:
-        """A generation begins: what was under way is dropped; its file, if it comes to be, belongs to no checkpoint."""
+        """Drops what is under way, because a generation begins; a file that is still written
+        belongs to no checkpoint.
+        """
         self._announced.clear()
         self._taking = None
 
     def build_on(self, saved: SavedPart | None) -> None:
-        """The model is that of a checkpoint, or cannot be found in files at all."""
+        """Notes which files hold the current model: those of a checkpoint, or none."""
         self._saved.clear()
         self._merging = None
         self._committed = saved
 
     def close(self) -> None:
-        """Waits for what is being written, and removes the files that no checkpoint can name."""
+        """Waits for writes under way, and removes the files that no checkpoint can name."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for written in self._untold:
             if self.storage is not None and not written.cancelled() and written.exception() is None:
-                with suppress(StorageError):  # it is left to a sweep
+                with suppress(StorageError):  # a sweep will remove it
                     self.storage.delete(written.result().name)
         self._untold.clear()
 
     def _write(self, storage: Storage, name: str, columns: Columns) -> FilePart:
-        """On a thread: servers get the content before the disk does; what counts for them is the manifest."""
+        """Runs on a thread. Servers get the content before it is on disk; it counts for them only once the manifest
+        exists.
+        """
         pieces = content_of(columns)
         if self.publisher is not None:
             self.publisher.publish(name, pieces)
@@ -214,7 +220,7 @@ class CheckpointTaker:
             chain = (*taking.chain, written.result())
         except StorageError as error:
             self._log.error(
-                "checkpoint not saved; training goes on",
+                "checkpoint not saved; training continues",
                 checkpoint=header.checkpoint,
                 step=header.step,
                 reason=str(error),
@@ -267,7 +273,7 @@ def _shorter(saved: SavedPart, parts: Chain, merged: FilePart) -> SavedPart:
 
 
 def _shortened(chain: Chain, parts: Chain, merged: FilePart) -> Chain:
-    """The same with one file in place of those that were merged."""
+    """The chain with one file in place of those that were merged."""
     for first in range(len(chain) - len(parts) + 1):
         if chain[first : first + len(parts)] == parts:
             return (*chain[:first], merged, *chain[first + len(parts) :])

@@ -1,12 +1,12 @@
 """The barrier of the dense weights on one shard, piece by piece.
 
-What changes the range comes in *turns*, in the order in which they were announced: the whole range from one worker
-before a step trains, or gradients of everyone who trained in it, after. Every piece goes through the turns on its own,
-so a changed piece is on its way to the workers while they still send gradients of the next one. A pull for a step is
-answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A checkpoint is a
-turn, too: every piece is copied as it passes.
+Changes of the range come in *turns*, in the order in which they were announced: the whole range from one worker before
+a step trains, or gradients from everyone who trained in it, after the step. Every piece goes through the turns on its
+own, so an updated piece is on its way to the workers while they still send gradients of the next one. A pull for a step
+is answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A checkpoint is
+a turn, too: every piece is copied as it passes.
 
-Messages may arrive before their turn is announced; they are held, as long as all that is held stays within a bound.
+Messages may arrive before their turn is announced. They are held, up to a total size.
 """
 
 from collections import OrderedDict
@@ -24,23 +24,23 @@ from ps.protocol import BARE, NO_DENSE, WHOLE, Announce, DenseArrays, PullDense,
 from ps.rounds import Received, held_with
 
 KEPT_STEPS = 64
-"""announced steps that may still be pulled for: more than a dispatcher orders ahead"""
+"""Announced steps that may still be pulled for: more than a dispatcher orders ahead."""
 
 TurnKey = tuple[int, int, int]
-"""(step, phase, form); a checkpoint's form is NO_DENSE, since nobody brings anything"""
+"""(step, phase, form); the form of a checkpoint is NO_DENSE, since nobody sends anything for it."""
 
 
 @dataclass
 class Turn:
-    """One change of the range, as far as its messages have arrived."""
+    """One change of the range, and the messages of it that have arrived."""
 
     key: TurnKey
     workers: tuple[int, ...]
-    """who brings something, ascending"""
+    """Workers that send something, ascending."""
     arrived: list[dict[int, NDArray[Any]]] = field(default_factory=list)
-    """of each piece, by worker"""
+    """Arrays of each piece, by worker."""
     copy: DenseCopy | None = None
-    """of a checkpoint: where to"""
+    """For a checkpoint: the target of the copy."""
 
     def of(self, piece: int) -> dict[int, NDArray[Any]]:
         while len(self.arrived) <= piece:
@@ -51,29 +51,29 @@ class Turn:
         return len(self.of(piece)) == len(self.workers)
 
     def brought(self, piece: int) -> list[NDArray[Any]]:
-        """In worker order; given out once."""
+        """The arrays of a piece in worker order; can be taken once."""
         arrived, self.arrived[piece] = self.of(piece), {}
         return [arrived[worker] for worker in self.workers]
 
 
 @dataclass
 class Waiting:
-    """A pull, and the pieces that it has not been answered with."""
+    """A pull, and the pieces that are still missing from its answer."""
 
     pull: Received
     pieces: set[int] | None = None
-    """None: not known, since the range is not"""
+    """Missing pieces; None: not known, because the range is not known yet."""
 
 
 @dataclass
 class Travel:
-    """Pieces of one worker's gradient on their way, timed by their arrivals: its link alone spaces them."""
+    """Pieces of one worker's gradient under way, timed by their arrivals: only its link determines their spacing."""
 
     step: int
     began: float
     ended: float
     nbytes: int = 0
-    """that came after the first piece"""
+    """Bytes that came after the first piece."""
 
 
 class DenseLane:
@@ -85,24 +85,24 @@ class DenseLane:
         self._held_bytes = 0
         self._turns: list[Turn] = []
         self._first = 0
-        """number of the oldest turn that is not over"""
+        """Number of the oldest turn that is not finished."""
         self._done = [0] * dense.pieces
-        """turns that each piece has gone through"""
+        """Turns that each piece has gone through."""
         self._before: OrderedDict[int, int] = OrderedDict()
-        """turns before each announced step's gradients"""
+        """Number of turns before each announced step's gradients."""
         self._last: Round = (-1, TRAIN)
-        """that was announced"""
+        """The last round that was announced."""
         self._held: list[Received] = []
         self._waiting: list[Waiting] = []
         self._travels: dict[int, Travel] = {}
 
     @property
     def unsettled(self) -> Round | None:
-        """The round of the oldest turn that is not over."""
+        """The round of the oldest turn that is not finished."""
         return self._turns[0].key[:2] if self._turns else None
 
     def announce(self, header: Announce) -> list[Received]:
-        """Takes the turns of a round; returns the pushes that arrived before it, to be pushed again."""
+        """Adds the turns of a round; returns the pushes that arrived before it, to be pushed again."""
         self._last = at = (header.step, header.phase)
         if header.dense_whole:
             self._turns.append(Turn((*at, WHOLE), tuple(header.dense_whole)))
@@ -124,7 +124,7 @@ class DenseLane:
         return copy
 
     def push(self, push: Received) -> bool:
-        """Returns whether the piece was taken; one whose turn is not announced yet is held until it is."""
+        """Returns whether the piece was used; a piece whose turn is not announced yet is held until it is."""
         header: PushDense = push.header
         arrays: DenseArrays = push.arrays
         key = (header.step, header.phase, header.form)
@@ -140,7 +140,7 @@ class DenseLane:
         return True
 
     def pull(self, pull: Received) -> None:
-        """Takes a request, to be answered by ``answers``."""
+        """Notes a request, to be answered by ``answers``."""
         header: PullDense = pull.header
         if self._before and header.step < next(iter(self._before)):
             raise OutOfOrder(
@@ -166,7 +166,7 @@ class DenseLane:
         return [each.pull for each in waiting]
 
     def travelled(self, worker: int) -> tuple[int, float]:
-        """Bytes of a worker's last gradient behind its first piece, and the seconds they took; told once."""
+        """Bytes of a worker's last gradient after its first piece, and the seconds they took; returned once."""
         travel = self._travels.pop(worker, None)
         return (travel.nbytes, max(0.0, travel.ended - travel.began)) if travel else (0, 0.0)
 

@@ -1,9 +1,9 @@
-"""One shard's range of the dense vector: weights, optimizer state, and how many updates there have been.
+"""One shard's range of the dense vector: weights, optimizer state, and the number of updates.
 
-Nothing is known of it until a worker hands it in as a whole; from then on its length is fixed. A whole range is one
-flat array, on the wire as in memory: the weights, then under Adam the mean of gradients, the mean of their squares and
-the number of updates. Gradients come, and changed weights go, in *pieces* of the range, so that a link carries both at
-the same time; each piece is changed on its own. Gradients are summed in worker order and applied once, so the result
+The range is unknown until a worker hands it in as a whole; from then on its length is fixed. A whole range is one flat
+array, on the wire as in memory: the weights, then under Adam the mean of gradients, the mean of their squares and the
+number of updates. Gradients arrive, and updated weights leave, in *pieces* of the range, so that a link carries both at
+the same time; each piece is updated on its own. Gradients are summed in worker order and applied once, so the result
 depends neither on the order of arrival nor on the number of pieces, to the bit.
 
 Legend: L weights of the range.
@@ -24,23 +24,23 @@ from ps.protocol import BARE, WHOLE
 
 MOST_PIECES = 8
 LEAST_PIECE_BYTES = 1 << 16
-"""smaller pieces would cost more in messages than they save in time"""
+"""Smaller pieces would cost more in messages than they save in time."""
 
 
 def pieces_of(length: int, itemsize: int) -> list[slice]:
-    """How a range of so many weights is cut into pieces; worker and shard must agree on it."""
+    """How a range of that many weights is split into pieces; worker and shard must agree on it."""
     count = min(MOST_PIECES, max(1, length * itemsize // LEAST_PIECE_BYTES))
     return [slice(length * each // count, length * (each + 1) // count) for each in range(count)]
 
 
 @dataclass
 class DenseCopy:
-    """A whole range as it was at one moment of every piece; empty if the range had not been handed in."""
+    """A copy of a whole range, each piece at the same turn; empty if the range had not been handed in."""
 
     whole: NDArray[Any]
     is_complete: bool = False
     copied: int = 0
-    """pieces"""
+    """Number of pieces copied."""
 
 
 class DenseRange:
@@ -52,11 +52,11 @@ class DenseRange:
         self._length: int | None = None
         self._places = [slice(0, 0)]
         self._updates = [0]
-        """of each piece"""
+        """Number of updates of each piece."""
 
     @property
     def pieces(self) -> int:
-        """1 before the range was handed in."""
+        """Number of pieces; 1 before the range was handed in."""
         return len(self._places)
 
     def size(self, form: int, piece: int = 0) -> int:
@@ -70,7 +70,7 @@ class DenseRange:
         return place.stop - place.start if form == BARE else self._whole.size
 
     def check(self, form: int, piece: int, floats: int) -> None:
-        """Raises unless so many floats are that piece, or the whole range."""
+        """Raises unless that many floats make up that piece, or the whole range."""
         is_first = form == WHOLE and self._length is None
         if not 0 <= piece < (1 if form == WHOLE else self.pieces):
             raise WireError(
@@ -85,7 +85,7 @@ class DenseRange:
             )
 
     def put(self, whole: NDArray[Any]) -> None:
-        """Replaces the whole range; checked before."""
+        """Replaces the whole range; its size must have been checked."""
         self._length = self._length_of(whole.size)
         self._whole = whole.copy()
         self._places = pieces_of(self._length, whole.itemsize)
@@ -93,7 +93,7 @@ class DenseRange:
         self._updates = [counted] * len(self._places)
 
     def apply(self, piece: int, gradients: Sequence[NDArray[Any]]) -> None:
-        """Sums gradients of a piece in the order given and applies the optimizer once; checked before."""
+        """Sums gradients of a piece in the given order and applies the optimizer once; sizes must have been checked."""
         total_L = gradients[0].copy()
         for part_L in gradients[1:]:
             add_to(total_L, part_L)
@@ -118,7 +118,7 @@ class DenseRange:
         return DenseCopy(self._whole[:0].copy())
 
     def copy(self, piece: int, into: DenseCopy) -> None:
-        """Copies one piece, weights and state; each piece once."""
+        """Copies one piece, weights and state; to be called once for each piece."""
         if self._length is None:
             into.is_complete = True
             return

@@ -1,11 +1,11 @@
 """How a summed gradient changes dense weights, in place: SGD, and Adam with torch's usual settings.
 
-With g the gradient, t the number of updates so far, this one included:
+With g the gradient and t the number of updates so far, including this one:
 
 * sgd   w -= rate·g
 * adam  m = b1·m + (1-b1)·g; v = b2·v + (1-b2)·g²; w -= rate/(1-b1^t) · m / (√v / √(1-b2^t) + eps)
 
-Arithmetic stays in the weights' floating point type, as it does where a worker applies the optimizer itself.
+Arithmetic stays in the weights' floating-point type, as it does if a worker applies the optimizer itself.
 
 Legend: L weights of the range.
 """
@@ -31,28 +31,28 @@ class AdamScales(NamedTuple):
     beta_2: Any
     rest_2: Any
     rate: Any
-    """divided by what the mean of gradients still lacks"""
+    """The learning rate, divided by the bias correction of the mean of gradients."""
     root: Any
-    """by which the root of the mean of squares is divided"""
+    """The divisor of the root of the mean of squares."""
     eps: Any
 
 
 def adam_scales(rate: float, updates: int, dtype: DTypeLike) -> AdamScales:
-    """updates: how many there have been, this one included."""
+    """updates: how many there have been, including this one."""
     factors = (BETA_1, 1 - BETA_1, BETA_2, 1 - BETA_2, rate / (1 - BETA_1**updates), sqrt(1 - BETA_2**updates), EPS)
     return AdamScales(*map(np.dtype(dtype).type, factors))
 
 
 @kernel
 def sgd(weights_L: Any, gradient_L: Any, rate: Any) -> None:
-    """rate: in the weights' type."""
+    """Applies SGD; rate: in the weights' type."""
     for i in range(weights_L.shape[0]):
         weights_L[i] -= rate * gradient_L[i]
 
 
 @kernel
 def adam(weights_L: Any, mean_L: Any, square_L: Any, gradient_L: Any, scales: Any) -> None:
-    """mean and square: of gradients so far, weighted towards the latest."""
+    """Applies Adam; mean and square: moving averages of gradients so far."""
     for i in range(weights_L.shape[0]):
         gradient = gradient_L[i]
         mean = scales.beta_1 * mean_L[i] + scales.rest_1 * gradient

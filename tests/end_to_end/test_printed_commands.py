@@ -107,7 +107,7 @@ def test_up_with_a_settings_file_goes_on_without_it_and_says_where_it_begins_to_
     assert f"topic 'visits' in runs/log holds 128 records from before; {begins}" in told
     (tmp_path / "own.toml").unlink()
     write_events(stream, KafkaConfig())
-    goes_on = "reading goes on where the run was interrupted, with 128 of them to come"
+    goes_on = "reading continues where the run was interrupted, with 128 of them to come"
     assert f"topic 'visits' in runs/log holds 256 records; {goes_on}" in run(tmp_path, printed)
     assert samples_in(folder) == ALL
 

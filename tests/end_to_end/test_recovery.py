@@ -184,7 +184,7 @@ def test_a_checkpoint_that_cannot_be_read_is_tried_again_and_then_the_one_before
     last = [base for base in bases(plan) if base is not None][-1]
     assert (last >= hidden.checkpoint) is (times < MOST_TRIES)
     assert hidden.times < times
-    told = [line for line in logs if line["event"] == "a checkpoint is left out for a while; the one before is tried"]
+    told = [line for line in logs if line["event"] == "a checkpoint is skipped for a while; trying the one before"]
     assert bool(told) is (times > MOST_TRIES)
     assert all("Input/output error" in line["reason"] and ".safetensors" in line["reason"] for line in told)
     assert not [line for line in logs if "a checkpoint cannot be used" in line["event"]]  # it is not damaged

@@ -1,9 +1,9 @@
-"""Deep & Cross: cross layers beside an MLP, both on the same inputs (Wang et al. 2021, parallel form).
+"""Deep & Cross: cross layers next to an MLP, both on the same inputs (Wang et al. 2021, parallel form).
 
 Legend: B samples, I inputs, R rank.
 
-A cross layer multiplies what came before by the inputs once more, and adds it. What it puts between the two is the
-choice of ``model.cross``:
+A cross layer multiplies the output of the layer before by the inputs once more, and adds it. ``model.cross`` chooses
+the weights between the two:
 
 * ``matrix``, DCN-v2: a full matrix, I·I weights;
 * ``low_rank``, DCN-v2 with the matrix as a product of two, 2·I·R weights;

@@ -1,8 +1,8 @@
-"""DeepFM: a factorization machine over the embeddings beside an MLP (Guo et al. 2017).
+"""DeepFM: a factorization machine over the embeddings next to an MLP (Guo et al. 2017).
 
 Its first-order part is the wide part. Its second-order part, all pairwise products, is summed over pairs but not over
-columns: the output layer weighs each column, from 0, so that embeddings that learn fast do not make the first logits
-swing.
+columns: the output layer weights each column, starting from 0, so that embeddings that learn fast do not make the first
+logits swing.
 """
 
 import torch

@@ -8,7 +8,7 @@ from trainer.models.layers import ClickModel, Output, flat_inputs, mlp
 
 
 class Dlrm(ClickModel):
-    """Pairwise interactions of F embeddings, and of the dense inputs brought to the same width if there are any."""
+    """Pairwise interactions of F embeddings, and of the dense inputs projected to the same width if there are any."""
 
     pairs: Tensor
 

@@ -1,10 +1,10 @@
 """What the models share: the click model's interface, layers drawn from a given generator, and the output layer.
 
-Legend: B samples, F keys a sample, D embedding columns, N dense inputs, H width of a hidden vector.
+Legend: B samples, F keys per sample, D embedding columns, N dense inputs, H width of a hidden vector.
 
-Every weight is drawn from the generator passed in and never from torch's global state, so a model is a function of
-its seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model answers
-the base rate, and the first gradients are those of a good guess.
+Every weight is drawn from the given generator and never from torch's global state, so a model is a function of its
+seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model predicts the
+base rate, and the first gradients are those of a good guess.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class ClickModel(nn.Module, ABC):
-    """The dense part of a click model; rows come in already looked up."""
+    """The dense part of a click model; its inputs are rows that were already looked up."""
 
     @abstractmethod
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class ClickModel(nn.Module, ABC):
 
 
 class Output(nn.Module):
-    """The last layer: started at 0, biased to the base rate, plus the sum of the wide weights if there are any."""
+    """The last layer: starts at 0, biased to the base rate, plus the sum of the wide weights if there are any."""
 
     def __init__(self, width: int, base_rate: float) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class Output(nn.Module):
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with torch's usual start, drawn from the generator.
+    """A linear layer with torch's usual start values, drawn from the generator.
 
-    Not by way of ``to_empty``, which loads sympy: half a second of a processor in every worker.
+    Does not use ``to_empty``, which loads sympy: half a second of processor time in every worker.
     """
     layer = nn.Linear(inputs, outputs, device="meta")
     layer.weight = vector((outputs, inputs), inputs, generator)
@@ -53,7 +53,7 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 
 
 def vector(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> nn.Parameter:
-    """Weights of any shape that add up so many inputs, started as a linear layer's are."""
+    """Weights of any shape that sum that many inputs, with the start values of a linear layer."""
     bound = 1 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
 

@@ -1,7 +1,7 @@
-"""NCF (NeuMF): an element-wise product of user and item beside an MLP (He et al. 2017).
+"""NCF (NeuMF): an element-wise product of user and item next to an MLP (He et al. 2017).
 
-The first two fields are the user and the item; further fields, and dense inputs, are context that only the MLP sees.
-NeuMF keeps two embeddings a key; here the first half of the row's columns feeds the product, the second half the MLP.
+The first two fields are the user and the item; further fields, and dense inputs, are context that only the MLP uses.
+NeuMF has two embeddings per key; here the first half of the row's columns feeds the product, the second half the MLP.
 """
 
 import torch

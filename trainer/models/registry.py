@@ -1,4 +1,4 @@
-"""Which model a name means, and how one is built."""
+"""The models by name, and how to build one."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,8 @@ def build_model(
 ) -> ClickModel:
     """The model for F keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
 
-    Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start at the same numbers.
+    Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start with the same
+    numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     return MODELS[config.name](config, fields, dim, dense, generator).to(device, dtype)

@@ -1,6 +1,6 @@
-"""How many dense weights a model has, from its settings alone: known before any is allocated, and without torch.
+"""The number of dense weights of a model, from its settings alone: before any is allocated, and without torch.
 
-Every function mirrors the constructor of its model; F keys of D columns and N dense inputs come in.
+Every function mirrors the constructor of its model, for F keys of D columns and N dense inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from trainer.config import ModelConfig, ModelName
 
 
 def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
-    """Weights of the dense part, the rows left out."""
+    """Number of weights of the dense part, without the rows."""
     return SIZES[config.name](config, fields, dim, dense)
 
 
@@ -48,7 +48,7 @@ def _linear(inputs: int, outputs: int) -> int:
 
 
 def _deep(inputs: int, widths: Sequence[int]) -> int:
-    """An MLP, and the output layer's weights of its last vector, with their bias."""
+    """Weights of an MLP, and of the output layer for its last vector, with their bias."""
     layers = (inputs, *widths)
     return sum(_linear(left, right) for left, right in pairwise(layers)) + layers[-1] + 1
 

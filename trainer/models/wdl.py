@@ -1,4 +1,4 @@
-"""Wide & Deep: an MLP over all inputs beside the wide weights (Cheng et al. 2016)."""
+"""Wide & Deep: an MLP over all inputs next to the wide weights (Cheng et al. 2016)."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from trainer.models.layers import ClickModel, Output, flat_inputs, mlp
 
 
 class Wdl(ClickModel):
-    """MLP beside the wide part."""
+    """An MLP next to the wide part."""
 
     def __init__(self, config: ModelConfig, fields: int, dim: int, dense: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""From costs to an assignment: what a sample costs where, and the solvers that place a batch."""
+"""From costs to an assignment: the cost of each sample on each worker, and the solvers that place a batch."""

@@ -1,18 +1,19 @@
-"""Annealing: a first assignment for a batch of which nobody holds anything yet.
+"""Annealing: a first assignment for a batch of which nobody holds any rows yet.
 
-Legend: B samples, n workers, k samples that are placed anew.
+Legend: B samples, n workers, k samples that are placed again.
 
-Which rows come together in a generation's first batch decides for dozens of steps which workers have which rows. Opt
-is no help there: to it all workers with equal links are alike, and the rounds that start from its answer
-(dispatch/placement/assign/improvement.py) find poor groups, because whole groups would have to change places. So
-samples are first placed by chance, with odds that favour cheap workers: only a little at first, when the temperature is
-high, and more as it falls:
+The first batch of a generation decides for dozens of steps which workers hold which rows. Opt does not help there: to
+it all workers with equal links are alike, and the rounds that start from its answer
+(dispatch/placement/assign/improvement.py) find poor groups, because whole groups would have to swap places. So samples
+are first placed at random, with odds that favour cheap workers: only a little at first, when the temperature is high,
+and more as it falls:
 
-1. a sweep visits all samples in random order; each goes to the worker with the least marginal cost + price + noise;
-2. a worker that gains a sample becomes dearer, one that loses a sample cheaper: capacities hold about (SLACK);
-3. after the last sweep one exact round makes them hold exactly.
+1. A sweep visits all samples in random order; each goes to the worker with the least marginal cost + price + noise.
+2. A worker that gains a sample becomes more expensive, one that loses a sample cheaper: capacities hold approximately
+   (SLACK).
+3. After the last sweep one exact round makes them hold exactly.
 
-Guarantees: as many samples per worker as asked for; equal input and draws give equal output.
+Guarantees: as many samples per worker as requested; equal input and draws give equal output.
 """
 
 from time import perf_counter
@@ -27,26 +28,26 @@ from dispatch.placement.assign.solver import SolveAgain, solve_again
 from infra.base.kernels import kernel
 
 SWEEPS = 200
-"""more hardly lower the cost of the first batch any further"""
+"""Number of sweeps; more of them hardly lower the cost of the first batch any further."""
 MOST_LOOKS = 50_000_000
-"""at rows on workers, over all sweeps: about a quarter of a second; larger batches are swept less often"""
+"""Most examined (row, worker) pairs over all sweeps: about a quarter of a second; larger batches get fewer sweeps."""
 HOTTEST = 6.0
-"""scale of the noise in the first and in the last sweep, in rows over the average link"""
+"""Scale of the noise in the first and in the last sweep, in rows over the average link."""
 COLDEST = 0.2
 PRICE_STEP = 0.2
-"""how much dearer one more sample makes a worker, in units of the noise"""
+"""How much more expensive one more sample makes a worker, in units of the noise."""
 SLACK = 1 / 8
-"""by how much of its capacity a worker may be over-full between sweeps"""
+"""Share of its capacity by which a worker may be over-full between sweeps."""
 
 
 class Rooms(NamedTuple):
     """The workers as a sweep sees them."""
 
     count_n: I64
-    """samples at each worker; kept up to date"""
+    """Samples at each worker; kept up to date."""
     most_n: I64
     price_n: F64
-    """added to the cost of a sample there; kept up to date"""
+    """Added to the cost of a sample there; kept up to date."""
     row_cost_n: F64
 
 
@@ -57,7 +58,7 @@ def anneal(
     deadline: float | None = None,
     again: SolveAgain = solve_again,
 ) -> None:
-    """Places all samples anew, places_n of them at each worker; sweeps end at the deadline (of perf_counter)."""
+    """Places all samples again, places_n of them at each worker; sweeps end at the deadline (of perf_counter)."""
     samples = placed.at_B.size
     workers = places_n.size
     most_n = places_n + np.ceil(SLACK * places_n).astype(np.int64)
@@ -86,7 +87,9 @@ def move_round(
 
 
 def sweep(placed: Placement, order_B: I64, noise_Bn: F64, price_n: F64, most_n: I64, price_step: float) -> None:
-    """Every sample in this order to its best worker with room, by marginal cost, price and noise; changes prices."""
+    """Moves every sample in this order to its best worker with room, by marginal cost, price and
+    noise; changes prices.
+    """
     rooms = Rooms(placed.counts_n, most_n, price_n, placed.row_cost_n)
     _sweep(placed.shared, placed.users, placed.at_B, order_B, noise_Bn, rooms, price_step)
 
@@ -94,7 +97,7 @@ def sweep(placed: Placement, order_B: I64, noise_Bn: F64, price_n: F64, most_n: 
 def sweep_reference(
     situation: Situation, start_B: I32, order_B: I64, noise_Bn: F64, price_n: F64, most_n: I64, price_step: float
 ) -> I32:
-    """The same by the cost of the whole batch with the sample on each worker in turn."""
+    """The same, computed from the cost of the whole batch with the sample on each worker in turn."""
     at_B, price_n = start_B.copy(), price_n.copy()
     for q, i in enumerate(order_B):
         here = at_B[i]

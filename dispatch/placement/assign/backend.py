@@ -1,8 +1,8 @@
-"""Where Opt runs: on the CPU, on a GPU by one of two methods, or wherever a trial problem was solved sooner.
+"""Where Opt runs: on the CPU, on a GPU by one of two methods, or where a trial problem was solved faster.
 
-Whoever names a GPU gets it or NoGpu; ``auto`` takes the CPU where there is none. The total cost of an assignment does
-not depend on the choice, but equally cheap assignments may differ: a run that must repeat bit for bit on any machine
-names one.
+If a GPU is set explicitly, it is used, or NoGpu is raised; ``auto`` uses the CPU if there is no GPU. The total cost of
+an assignment does not depend on the choice, but assignments of equal cost may differ: a run that must repeat bit for
+bit on any machine must set one.
 """
 
 from collections.abc import Callable
@@ -31,23 +31,25 @@ TRIAL_FIELDS = 26
 TRIAL_WORKERS = 8
 TRIAL_ROWS = 8192
 TRIALS = 5
-"""of which the fastest counts; one more before them compiles and fills caches"""
+"""Number of trials, of which the fastest counts; one more before them compiles and fills caches."""
 
 
 @dataclass(frozen=True)
 class Opt:
-    """An exact solver: of a whole batch, of a finished matrix like the one before, and what its matrix is built by."""
+    """An exact solver: for a whole batch, for a finished matrix similar to the one before, and its builder of the
+    matrix.
+    """
 
     name: Backend
     assign: Assign
     again: SolveAgain = solve_again
     costs: Callable[[Situation], F64] = cost_matrix
     device_seconds: Callable[[], float] | None = None
-    """how long the latest assignment took by the device's own clock; None: there is none but the wall's"""
+    """How long the latest assignment took by the device's own clock; None: only the wall clock is available."""
 
 
 def assign_on_cpu(situation: Situation) -> I32:
-    """Opt over a whole batch."""
+    """Runs Opt on a whole batch."""
     return solve_transport(cost_matrix(situation), situation.capacity_n)
 
 
@@ -56,7 +58,7 @@ CPU = Opt("cpu", assign_on_cpu)
 
 @cache
 def use_opt(backend: Backend) -> Opt:
-    """The solver of a backend, made once a process; raises NoGpu where it needs one that is not there."""
+    """The solver of a backend, created once per process; raises NoGpu if it needs a GPU and there is none."""
     if backend == "cpu":
         return CPU
     solver = CudaSolver()
@@ -73,7 +75,7 @@ def use_opt(backend: Backend) -> Opt:
 
 @cache
 def choose_backend(wanted: OptBackend, samples: int, workers: int) -> Backend:
-    """What a setting comes to on this machine, for batches of this size; settled once a process."""
+    """The backend that a setting means on this machine, for batches of this size; determined once per process."""
     if wanted != "auto":
         return use_opt(wanted).name
     try:
@@ -84,7 +86,7 @@ def choose_backend(wanted: OptBackend, samples: int, workers: int) -> Backend:
 
 
 def has_gpu() -> bool:
-    """Whether exact assignment could run on one."""
+    """Whether exact assignment could run on a GPU."""
     try:
         load_cupy()
     except NoGpu:
@@ -93,7 +95,7 @@ def has_gpu() -> bool:
 
 
 def faster(first: Opt, second: Opt, situation: Situation) -> Opt:
-    """Whichever assigns the batch sooner."""
+    """The one that assigns the batch faster."""
     first_seconds, second_seconds = (_least_seconds(opt.assign, situation) for opt in (first, second))
     chosen = first if first_seconds <= second_seconds else second
     times = {f"{first.name}_ms": first_seconds * 1000, f"{second.name}_ms": second_seconds * 1000}
@@ -104,7 +106,7 @@ def faster(first: Opt, second: Opt, situation: Situation) -> Opt:
 def trial_situation(
     samples: int = TRIAL_SAMPLES, workers: int = TRIAL_WORKERS, fields: int = TRIAL_FIELDS, rows: int = TRIAL_ROWS
 ) -> Situation:
-    """A batch like one of clicks: few rows used often, half the workers behind links ten times slower."""
+    """A synthetic batch of clicks: a few rows used often, half of the workers behind links ten times slower."""
     rng = np.random.default_rng(1)
     owner_U = rng.integers(0, workers, rows)
     return Situation(
@@ -118,7 +120,7 @@ def trial_situation(
 
 
 def trial_seconds(opt: Opt, situation: Situation) -> float:
-    """How long one assignment takes, by the device's own clock where it has one."""
+    """How long one assignment takes, by the device's own clock if it has one."""
     began = perf_counter()
     opt.assign(situation)
     return opt.device_seconds() if opt.device_seconds is not None else perf_counter() - began

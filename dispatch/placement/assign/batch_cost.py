@@ -1,15 +1,15 @@
-"""The cost of a batch as a whole: what an assignment moves, and what the split rows it leaves will cost later.
+"""The cost of a batch as a whole: what an assignment moves, and the later cost of the split rows that it leaves.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each; S rows that two
-samples or more have in common, G pairs of a sample and such a row, k samples that are placed anew.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each; S rows that
+two samples or more have in common, G pairs of a sample and such a row, k samples that are placed again.
 
 A worker pulls a row once, however many of its samples use it; an owner pushes once if anyone else uses its row. Both
-carry value and state, but a row that several workers train is pulled as a value alone (``value_share`` of the bytes):
-it is split, which costs every one of them a push of its part and, at its next use, a pull. That is charged here,
-although it falls due later (FUTURE).
+carry value and state, but a row that several workers train is pulled as a value only (``value_share`` of the bytes): it
+is split, which costs every one of them a push of its part and, at its next use, a pull. This is charged here, although
+it is due later (FUTURE).
 
-Rows of one sample only are priced once, before any search: their cost depends on nobody else. For the others a
-Placement counts who uses them, so that the marginal cost of a sample takes no more than a look at each of its rows.
+Rows of a single sample are priced once, before any search: their cost depends on nobody else. For the others a
+Placement counts who uses them, so that the marginal cost of a sample takes one lookup for each of its rows.
 """
 
 from typing import NamedTuple
@@ -23,40 +23,41 @@ from dispatch.placement.rows.states import OWNED, SPLIT
 from infra.base.kernels import kernel
 
 FUTURE = 1.0
-"""what a part of a split row will cost its holder later, in whole rows over its link: its push, and what the next pull
-costs more; with state moved, too, anything from 0.4 to 1 gives about the same"""
+"""What a part of a split row will cost its holder later, in whole rows over its link: its push, and the extra cost of
+the next pull. If state is moved, too, anything from 0.4 to 1 gives about the same.
+"""
 NOBODY = -1
 
 
 class Shared(NamedTuple):
-    """The batch as the rounds see it: what its samples cost for themselves, and the rows they have in common."""
+    """The batch as the rounds see it: the separate cost of its samples, and the rows that they have in common."""
 
     alone_Bn: F64
-    """cost of the rows that only this sample uses"""
+    """Cost of the rows that only this sample uses."""
     first_B: I32
-    """sample i's shared rows are row_G[first_B[i] : first_B[i + 1]], each once"""
+    """The shared rows of sample i are row_G[first_B[i] : first_B[i + 1]], each once."""
     row_G: I32
     pull_Sn: F64
-    """cost of the pull by each worker, 0 where it holds the newest value"""
+    """Cost of the pull by each worker, 0 if it holds the newest value."""
     owner_S: I32
-    """who pushes if anyone else uses the row, or NOBODY"""
+    """The worker that pushes if anyone else uses the row, or NOBODY."""
     value_share: float
-    """what a pull costs of pull_Sn where several workers use the row"""
+    """Share of pull_Sn that a pull costs if several workers use the row."""
 
 
 class Users(NamedTuple):
-    """Who uses the shared rows under the assignment of the moment."""
+    """Who uses the shared rows under the current assignment."""
 
     count_Sn: I32
-    """samples at each worker"""
+    """Samples at each worker."""
     workers_S: I32
-    """workers with at least one"""
+    """Number of workers with at least one sample."""
     sum_S: I32
-    """sum of the numbers of these workers: the worker itself if there is but one"""
+    """Sum of the numbers of these workers: the worker itself if there is only one."""
 
 
 class Placement:
-    """An assignment that is being searched, with the counts that make its cost and every change of it cheap."""
+    """An assignment during a search, with counts that make its cost and every change of it cheap to compute."""
 
     def __init__(self, situation: Situation, at_B: I32) -> None:
         self.row_cost_n = situation.row_cost_n
@@ -70,11 +71,11 @@ class Placement:
         return np.bincount(self.at_B, minlength=self.row_cost_n.size)
 
     def cost(self) -> float:
-        """The batch cost, up to what no assignment can change."""
+        """The batch cost, except for what no assignment can change."""
         return float(_total(self.shared, self.users, self.at_B, self.row_cost_n))
 
     def marginal_costs(self, moving_k: I64) -> F64:
-        """What each of the samples adds to the batch cost on each worker, the others staying where they are."""
+        """What each of the samples adds to the batch cost on each worker, if the others stay where they are."""
         cost_kn: F64 = _marginal(self.shared, self.users, self.at_B, moving_k, self.row_cost_n)
         return cost_kn
 
@@ -89,7 +90,7 @@ def share(situation: Situation) -> Shared:
 
 
 def batch_cost(situation: Situation, at_B: I32) -> float:
-    """Everything the assignment moves, with what split rows will cost later; plain, one row at a time."""
+    """Everything that the assignment moves, with the later cost of split rows; plain, one row at a time."""
     held_Un = held_by(situation.holders_UQ, situation.workers)
     cost_n = situation.row_cost_n
     total = 0.0
@@ -160,7 +161,7 @@ def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_s
 
 @kernel
 def _price(state: int, holders_UQ: U64, u: int, row_cost_n: F64, pull_n: F64) -> int:
-    """Fills in each worker's pull of one row; returns its owner or NOBODY."""
+    """Computes each worker's pull of one row; returns its owner or NOBODY."""
     owner = NOBODY
     for j in range(row_cost_n.shape[0]):
         holds = held(holders_UQ, u, j)
@@ -213,7 +214,7 @@ def _move(shared: Shared, users: Users, at_B: I32, moving_k: I64, to_k: I32) -> 
 
 @kernel
 def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64) -> float:
-    """The batch cost, up to what no assignment can change."""
+    """The batch cost, except for what no assignment can change."""
     total = 0.0
     for i in range(at_B.shape[0]):
         total += shared.alone_Bn[i, at_B[i]]
@@ -238,7 +239,7 @@ def _marginal(shared: Shared, users: Users, at_B: I32, moving_k: I64, row_cost_n
 
 @kernel
 def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cost_n: F64) -> None:
-    """Fills in what sample i, now at worker here, adds to the batch cost on each worker."""
+    """Computes what sample i, now at worker here, adds to the batch cost on each worker."""
     workers = row_cost_n.shape[0]
     for j in range(workers):
         cost_n[j] = shared.alone_Bn[i, j]
@@ -247,7 +248,7 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
         leaves = users.count_Sn[s, here] == 1
         others = users.workers_S[s] - leaves
         owner = shared.owner_S[s]
-        # what a worker that does not use the row yet adds, besides its pull
+        # the cost added by a worker that does not use the row yet, besides its pull
         fixed = 0.0
         pull, later = (shared.value_share, FUTURE) if others > 0 else (1.0, 0.0)
         if others == 1:

@@ -1,17 +1,17 @@
-"""What each sample would cost on each worker, counted one sample at a time, in bytes.
+"""The cost of each sample on each worker, counted one sample at a time, in bytes.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 
 For each distinct row of a sample, on worker j: the row's pull over j's link if j is not a holder, plus the push of
 every *other* holder that would have to push first: the owner of an OWNED row, every part-holder of a SPLIT one, nobody
-for a CLEAN one. A pull and an owner's push carry value and state, a part the value's bytes alone (``value_share``).
+for a CLEAN one. A pull and an owner's push carry value and state, a part only the value's bytes (``value_share``).
 
-Part-holders count as holders here although they must pull again: as a rule for placing single samples that keeps rows
-where they are being used and moves clearly less than the literal count, which ``parts_hold=False`` gives. What is
-charged afterwards is the directory's business and stays strict.
+Part-holders count as holders here although they must pull again: as a rule for placing single samples this keeps rows
+where they are being used, and moves clearly less than the literal count, which ``parts_hold=False`` gives. What is
+charged afterwards is up to the directory and stays strict.
 
 Per sample this comes to P + T_j · (R − h_j), with P the pushes if no holder trained it, T_j the cost of a row over j's
-link, R its distinct rows, and h_j what j saves as a holder, in rows: its pull, and its push where it would have had to
+link, R its distinct rows, and h_j what j saves as a holder, in rows: its pull, and its push if it would have had to
 push. Nothing of size rows × workers is needed.
 """
 
@@ -25,7 +25,7 @@ from infra.base.kernels import kernel
 
 LOW_HALF = np.uint64(2**32 - 1)
 WEIGHTS = np.zeros(3, dtype=np.uint64)
-"""what a held row adds to a worker's count, by its state: both kinds of count in the two halves of one number"""
+"""What a held row adds to a worker's count, by its state: both kinds of count in the two halves of one number."""
 WEIGHTS[CLEAN], WEIGHTS[OWNED], WEIGHTS[SPLIT] = 1, 2, 2**32
 
 
@@ -37,7 +37,7 @@ def cost_matrix(situation: Situation) -> F64:
 
 
 def cost_matrix_reference(situation: Situation) -> F64:
-    """The same in plain numpy, a distinct row of a sample at a time."""
+    """The same in plain numpy, one distinct row of a sample at a time."""
     held_Un = held_by(situation.holders_UQ, situation.workers)
     is_split_U = situation.state_U == SPLIT
     push_U = np.where(is_split_U, situation.value_share, situation.state_U == OWNED)
@@ -51,7 +51,7 @@ def cost_matrix_reference(situation: Situation) -> F64:
 
 @kernel
 def _pushes(state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -> F64:
-    """What it costs if every holder of a row pushes it."""
+    """The cost if every holder of a row pushes it."""
     workers = row_cost_n.shape[0]
     pushes_U = np.zeros(state_U.shape[0], dtype=np.float64)
     for u in range(state_U.shape[0]):
@@ -86,7 +86,7 @@ def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_
             for q in range(words):
                 word = holders_UQ[u, q]
                 first = q * WORD_BITS
-                # every bit, set or not: who holds what cannot be predicted, and this is done for several at once
+                # visits every bit, set or not: branches on holders are unpredictable, and this form is vectorised
                 for j in range(min(WORD_BITS, workers - first)):
                     held_n[first + j] += bit_at(word, j) * weight
         for j in range(workers):

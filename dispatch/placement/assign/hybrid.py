@@ -1,17 +1,17 @@
-"""HybridDis, esd's assignment: greedy where the choice is clear, exact where it is not.
+"""HybridDis, esd's assignment: greedy if the choice is clear, exact if it is not.
 
 Legend: B samples, n workers, k samples that Opt assigns.
 
 Samples are ordered by a criterion, by default regret (second least cost − least cost), the highest first.
 
-* ``assign_hybrid``: Opt on a few samples says what a place at each worker is worth, its price. Under cost + price most
+* ``assign_hybrid``: Opt on a few samples finds the value of a place at each worker, its price. By cost + price most
   samples have a clear favourite: Heu places them, the clearest first. Those with the least regret, two thirds of the
   share alpha, are left to Opt, with the places that are left; with more of them it takes as long as Opt for all, which
   is alpha 1. Above 0 the cost never rises with alpha: a larger share may do all that a smaller one does. Without prices
-  Heu fills the best workers with whoever comes first, and no small share of exact solving mends that.
+  Heu fills the best workers with whichever samples come first, and a small share of exact solving cannot repair that.
 * ``assign_literal``, as published: a share alpha of every worker's capacity is filled by Opt with the first samples,
-  what is left of it by Heu with the others. Rounding down per worker keeps every split feasible. Holding Opt to a share
-  of each worker's places can make it dearer than Heu alone.
+  the rest of it by Heu with the others. Rounding down per worker keeps every split feasible. Restricting Opt to a share
+  of each worker's places can make it more expensive than Heu alone.
 
 Guarantees of both: capacities hold; alpha 1 is Opt, alpha 0 is Heu without prices; equal input gives equal output,
 equal samples in batch order.
@@ -33,11 +33,11 @@ from dispatch.placement.errors import Infeasible
 from infra.base.kernels import kernel
 
 Mix = Callable[[F64, I64, float, Criterion, SolveAgain], I32]
-"""one of the two ways to mix Opt and Heu"""
+"""One of the two ways to combine Opt and Heu."""
 RANKS = 4096
-"""that regrets are told apart by: so few are sorted by counting"""
+"""Number of ranks that regrets are rounded to, so that they can be sorted by counting."""
 MOST_UNCLEAR = 2 / 3
-"""of the samples, which Opt gets as alpha comes near 1"""
+"""Share of the samples that Opt gets as alpha approaches 1."""
 
 
 def assign_hybrid(
@@ -124,7 +124,7 @@ def share_of(samples: int, alpha: float) -> int:
 
 
 def opt_share(samples: int, capacity_n: I64, alpha: float) -> tuple[I64, int]:
-    """Opt's places per worker, and how many samples it gets; both are rounded down, so that Heu is feasible too."""
+    """Opt's places per worker, and its number of samples; both are rounded down, so that Heu is feasible, too."""
     share_n = np.array([share_of(int(capacity), alpha) for capacity in capacity_n], dtype=np.int64)
     return share_n, min(share_of(samples, alpha), int(share_n.sum()))
 
@@ -135,7 +135,7 @@ def order_by(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
 
 
 def _scores(cost_Bn: F64, criterion: Criterion, price_n: F64) -> F64:
-    """By cost + price."""
+    """Scores by cost + price."""
     if criterion == "mean":
         mean_B: F64 = cost_Bn.mean(axis=1)
         return mean_B
@@ -144,7 +144,7 @@ def _scores(cost_Bn: F64, criterion: Criterion, price_n: F64) -> F64:
 
 
 def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
-    """The same by sorting every row."""
+    """The same, by sorting every row."""
     sorted_Bn = np.sort(cost_Bn, axis=1)
     last = cost_Bn.shape[1] - 1
     first = sorted_Bn[:, 0]
@@ -160,7 +160,9 @@ def order_by_reference(cost_Bn: F64, criterion: Criterion = "min2-min") -> I64:
 
 
 def assign_heu(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
-    """Heu: the samples of order_k in turn, each to its cheapest worker with room; fills at_B and lowers left_n."""
+    """Heu: places the samples of order_k in turn, each at its cheapest worker with room; fills at_B
+    and lowers left_n.
+    """
     if int(left_n.sum()) < len(order_k) or (left_n < 0).any():
         raise Infeasible(
             f"cannot assign {len(order_k)} samples; the places left are {left_n.tolist()}; expected none negative and "
@@ -178,14 +180,14 @@ def assign_heu_reference(cost_Bn: F64, order_k: I64, left_n: I64, at_B: I32) -> 
 
 
 def rank_reference(score_B: F64) -> I64:
-    """Samples by score, highest first, to one of RANKS parts of the range; equal ones in batch order."""
+    """Samples by score, highest first, rounded to one of RANKS parts of the range; equal ones in batch order."""
     scale = (RANKS - 1) / (score_B.max() - score_B.min() or 1.0)
     return np.argsort(((score_B.max() - score_B) * scale).astype(np.int64), kind="stable")
 
 
 @kernel
 def rank(score_B: F64) -> I64:
-    """The same by counting."""
+    """The same, by counting."""
     least = score_B.min()
     most = score_B.max()
     scale = (RANKS - 1) / (most - least) if most > least else 0.0
@@ -204,7 +206,9 @@ def rank(score_B: F64) -> I64:
 
 @kernel
 def _regrets(cost_Bn: F64, price_n: F64, low: int, high: int) -> F64:
-    """Of each sample, one of its three least costs + prices less another; with fewer workers the last is repeated."""
+    """For each sample, the difference of two of its three least costs + prices; with fewer workers the last is
+    repeated.
+    """
     samples, workers = cost_Bn.shape
     regret_B = np.empty(samples, dtype=np.float64)
     minima_3 = np.empty(3, dtype=np.float64)
@@ -227,7 +231,7 @@ def _regrets(cost_Bn: F64, price_n: F64, low: int, high: int) -> F64:
 
 @kernel
 def _place_clear(cost_Bn: F64, price_n: F64, score_B: F64, exact: int, left_n: I64, at_B: I32) -> tuple[I64, F64]:
-    """Heu for all samples but so many with the least scores; returns those and their costs."""
+    """Heu for all samples except ``exact`` ones with the least scores; returns those and their costs."""
     order_B = rank(score_B)
     samples, workers = cost_Bn.shape
     _heu(cost_Bn, price_n, order_B[: samples - exact], left_n, at_B)
@@ -240,7 +244,7 @@ def _place_clear(cost_Bn: F64, price_n: F64, score_B: F64, exact: int, left_n: I
 
 @kernel
 def _heu(cost_Bn: F64, price_n: F64, order_k: I64, left_n: I64, at_B: I32) -> None:
-    """By cost + price."""
+    """Heu by cost + price."""
     workers = cost_Bn.shape[1]
     for i in order_k:
         best = -1

@@ -1,24 +1,24 @@
-"""joint's assignment: least cost of the batch as a whole (dispatch/placement/assign/batch_cost.py), not of its samples
-each.
+"""joint's assignment: the least cost of the batch as a whole (dispatch/placement/assign/batch_cost.py), not of its
+single samples.
 
 Starting from Opt's assignment, rounds improve it:
 
-1. take a random half of the samples, drawn from (seed, step);
-2. give each its marginal cost on every worker, given where all other samples are: nothing for a row that another
-   sample brings there anyway, the pull, the owner's push and the split otherwise;
-3. solve that transport exactly with the places that these samples had;
-4. keep the result unless the batch as a whole became dearer.
+1. Take a random half of the samples, drawn from (seed, step).
+2. Compute the marginal cost of each on every worker, given where all other samples are: nothing for a row that another
+   sample brings there anyway; otherwise the pull, the owner's push and the split.
+3. Solve that transport problem exactly with the places that these samples had.
+4. Keep the result unless the batch as a whole became more expensive.
 
 The first batch of a generation, of which nobody holds a row, starts from annealing
-(dispatch/placement/assign/annealing.py): rounds hardly leave the groups that they are given, and need dozens of batches
-to form as good ones by themselves.
+(dispatch/placement/assign/annealing.py): rounds hardly leave the groups that they start with, and need dozens of
+batches to form equally good ones by themselves.
 
-Alpha, the share of exact solving, is a ladder: 0 is Heu; up to ¼ the share of samples that Opt assigns grows to all
-(dispatch/placement/assign/hybrid.py); from ¼ to 1 the rounds, which take most of the time, grow to as many as the
-policy has. A deadline lowers alpha along it: no round is begun that would end too late, and where Opt itself takes too
-long it gets fewer samples.
+Alpha, the share of exact solving, has these stages: 0 is Heu; up to ¼ the share of samples that Opt assigns grows to
+all (dispatch/placement/assign/hybrid.py); from ¼ to 1 the number of rounds, which take most of the time, grows to that
+of the policy. A deadline lowers alpha along these stages: no round is begun that would end too late, and if Opt itself
+takes too long, it gets fewer samples.
 
-Guarantees: capacities hold; never dearer than the start by ``batch_cost``; equal input gives equal output.
+Guarantees: capacities hold; never more expensive than the start by ``batch_cost``; equal input gives equal output.
 """
 
 from math import ceil
@@ -36,11 +36,11 @@ from dispatch.placement.assign.situation import Assignment, Situation, check_cap
 from dispatch.placement.assign.solver import SolveAgain, solve_again
 
 OPT_ALPHA = 1 / 4
-"""alpha with which Opt assigns all samples, and no round follows"""
+"""Alpha at which Opt assigns all samples, and no round follows."""
 
 
 class Joint:
-    """Opt or, where nobody holds anything, annealing; then rounds of exact reassignment under marginal costs."""
+    """Opt or, if nobody holds anything, annealing; then rounds of exact reassignment under marginal costs."""
 
     def __init__(self, rounds: int, seed: int, opt: Opt = CPU) -> None:
         self._rounds = rounds
@@ -62,7 +62,7 @@ class Joint:
         return Assignment(at_B, was_shortened=done < rounds)
 
     def _start(self, situation: Situation, share: float) -> I32:
-        """Where the rounds begin: that share of the samples by Opt, the others by Heu."""
+        """The start of the rounds: that share of the samples by Opt, the others by Heu."""
         if share == 1.0:
             return self._opt.assign(situation)
         return assign_hybrid(self._opt.costs(situation), situation.capacity_n, share, again=self._opt.again)
@@ -116,5 +116,5 @@ def improve_until(
 
 
 def is_cold(placed: Placement, situation: Situation) -> bool:
-    """Whether nobody holds any row of the batch, though samples have rows in common."""
+    """Whether nobody holds any row of the batch, although samples have rows in common."""
     return placed.shared.row_G.size > 0 and not situation.holders_UQ.any()

@@ -1,10 +1,10 @@
-"""laia_adaptive's assignment: laia's by a few tables, those worth it, so that scoring fits a time budget (Herald §4.3).
+"""laia_adaptive's assignment: laia's on a few worthwhile tables, so that scoring fits a time budget (Herald §4.3).
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 
-A table is worth it if most of its cached rows are used so rarely that one worker could train them all: a row is
+A table is worthwhile if most of its cached rows are used so rarely that one worker could train them all: a row is
 infrequent if it is in fewer than B/n samples of a batch. The degree of infrequency is infrequent over cached rows, a
-running figure that is renewed every few steps. How many tables fit the budget follows from a fixed time per lookup and
+running figure that is updated every few steps. How many tables fit the budget follows from a fixed time per lookup and
 not from a clock, so that a replay decides the same.
 """
 
@@ -16,11 +16,11 @@ from dispatch.placement.assign.situation import Assignment, Situation, check_cap
 from infra.base.kernels import kernel
 
 LOOKUP_NS = 2.0
-"""scoring one key of a sample on one worker"""
+"""Time to score one key of a sample on one worker."""
 PROFILE_STEPS = 10
-"""steps between two looks at the tables"""
+"""Steps between two updates of the profile."""
 KEPT = 0.8
-"""share of the old profile that stays at each look"""
+"""Weight of the old profile at each update."""
 
 
 class LaiaAdaptive:
@@ -39,7 +39,7 @@ class LaiaAdaptive:
         return Assignment(assign_by_rows_held(situation, np.ascontiguousarray(situation.local_BF[:, self._chosen])))
 
     def _look(self, situation: Situation, wanted: int) -> None:
-        """Adds a batch to the profile and chooses the tables anew; equal ones in their order."""
+        """Adds a batch to the profile and chooses the tables again; equal ones in their order."""
         now_2F = count_infrequent(situation.local_BF, situation.holders_UQ, situation.workers)
         self._seen_2F = now_2F if self._seen_2F is None else KEPT * self._seen_2F + now_2F
         infrequent_F, cached_F = self._seen_2F
@@ -55,7 +55,7 @@ def tables_within(budget_ms: float, situation: Situation) -> int:
 
 
 def count_infrequent_reference(local_BF: I32, holders_UQ: U64, workers: int) -> F64:
-    """What ``count_infrequent`` must do, with numpy."""
+    """What ``count_infrequent`` must compute, with numpy."""
     counts_2F = np.zeros((2, local_BF.shape[1]))
     for f in range(local_BF.shape[1]):
         rows, uses = np.unique(local_BF[:, f], return_counts=True)
@@ -66,7 +66,7 @@ def count_infrequent_reference(local_BF: I32, holders_UQ: U64, workers: int) -> 
 
 @kernel
 def count_infrequent(local_BF: I32, holders_UQ: U64, workers: int) -> F64:
-    """Of each table: infrequent cached rows of the batch, and cached rows of the batch."""
+    """For each table: infrequent cached rows of the batch, and cached rows of the batch."""
     samples, fields = local_BF.shape
     counts_2F = np.zeros((2, fields))
     uses_U = np.zeros(holders_UQ.shape[0], np.int64)

@@ -1,14 +1,14 @@
 """laia's assignment: each sample to the worker that already holds most of its rows.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 
-A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. Another
-reading, which is that of esd's cost unless it is strict, lets part-holders count as holders (``parts_hold``); a
-comparison is fair only with one reading on both sides. A row that a sample names twice counts once.
+A row counts for a worker that has its newest value: nobody has that of a split row, whatever parts they hold. With
+``parts_hold``, part-holders count as holders, as in esd's cost unless that is strict; a comparison is fair only with
+the same rule on both sides. A row that occurs twice in a sample counts once.
 
-Samples go in batch order; among equally good workers with room the first wins, counting from worker (number of the
-sample mod n). That spreads samples nobody knows as evenly as Herald's random choice does, and is deterministic;
-counting from the same worker all through a batch would heap them on one. Links do not matter to it.
+Samples are placed in batch order; among equally good workers with room the first wins, counting from worker (number of
+the sample mod n). This spreads samples of unknown rows as evenly as Herald's random choice does, and is deterministic;
+counting from the same worker throughout a batch would pile them up on one. Links do not matter.
 """
 
 import numpy as np

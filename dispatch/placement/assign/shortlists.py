@@ -1,10 +1,10 @@
-"""Who sits where while the exact solver moves samples, and which move from one worker to another is the best.
+"""Where samples are while the exact solver moves them, and the best move from one worker to another.
 
 Legend: k samples, n workers, L entries of a shortlist.
 
 The best sample to move from a to b comes from a sorted shortlist per ordered pair, refilled by a scan when used up.
 Entries are never searched for: one whose sample has left a is dropped when it reaches the front. (A heap would hold
-every sample of a; nearly all of them are never asked for.)
+every sample of a; nearly all of them would never be read.)
 """
 
 from typing import NamedTuple
@@ -15,35 +15,35 @@ from dispatch.placement.arrays import F64, I32, I64, Bool
 from infra.base.kernels import kernel
 
 SHORTLIST = 4
-"""L: long enough that refills are rare, short enough that filling it is little more than the scan"""
+"""L: long enough that refills are rare, short enough that filling it costs little more than the scan."""
 
 
 class Seats(NamedTuple):
-    """Who sits where: worker a's samples are seated[first_n[a] : first_n[a] + count_n[a]], in no order."""
+    """The samples of worker a are seated[first_n[a] : first_n[a] + count_n[a]], in no order."""
 
     at_k: I32
-    """worker of each sample"""
+    """Worker of each sample."""
     seated: I32
     first_n: I64
     count_n: I64
     place_k: I64
-    """where in `seated` each sample is"""
+    """Index of each sample in `seated`."""
 
 
 class Shortlists(NamedTuple):
-    """Per ordered pair (a, b): what moving a sample from a to b would change the cost by, best first."""
+    """Per ordered pair (a, b): the change of cost if a sample moves from a to b, best first."""
 
     change_nnL: F64
     sample_nnL: I32
     begin_nn: I32
     end_nn: I32
-    """the list is [begin, end); entries whose sample has left a may still be in it"""
+    """The list is [begin, end); entries whose sample has left a may still be in it."""
     bound_nn: F64
-    """a sample of a that is not listed changes the cost by at least this; infinite if all are listed"""
+    """A sample of a that is not listed changes the cost by at least this; infinite if all are listed."""
     least_nn: F64
-    """change of the first listed sample that is still at a; infinite if a has none"""
+    """Change of the first listed sample that is still at a; infinite if a has none."""
     known_nn: Bool
-    """whether least and begin are up to date"""
+    """Whether least and begin are up to date."""
 
 
 @kernel
@@ -79,7 +79,7 @@ def empty_shortlists(workers: int) -> Shortlists:
 
 @kernel
 def refresh(a: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
-    """Makes the best move from a to every other worker known."""
+    """Determines the best move from a to every other worker."""
     workers = cost_kn.shape[1]
     for b in range(workers):
         if lists.known_nn[a, b] or a == b:
@@ -111,7 +111,7 @@ def _refill(a: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> No
 
 @kernel
 def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> None:
-    """Inserts behind its equals; what falls off the end lowers the bound that unlisted samples are known to reach."""
+    """Inserts after its equals; an entry that falls off the end lowers the bound of unlisted samples."""
     change_L = lists.change_nnL[a, b]
     sample_L = lists.sample_nnL[a, b]
     begin = lists.begin_nn[a, b]
@@ -137,7 +137,7 @@ def _enlist(a: int, b: int, sample: int, change: float, lists: Shortlists) -> No
 
 @kernel
 def move(sample: int, b: int, cost_kn: F64, seats: Seats, lists: Shortlists) -> None:
-    """Takes the sample off its worker and seats it at b, where it becomes a candidate for every further move."""
+    """Moves the sample to b, where it becomes a candidate for every further move."""
     a = seats.at_k[sample]
     seats.count_n[a] -= 1
     last = seats.seated[seats.first_n[a] + seats.count_n[a]]

@@ -1,6 +1,6 @@
 """What a policy sees when it decides one step, and nothing more.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each.
 """
 
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from dispatch.placement.errors import Infeasible
 
 @dataclass(frozen=True)
 class Situation:
-    """One batch, where its rows are, and what moving a row costs. Arrays are read, never written."""
+    """One batch, where its rows are, and the cost of moving a row. Arrays are read, never written."""
 
     step: int
     local_BF: I32
-    """per sample and field: position in the U arrays"""
+    """Position in the U arrays, per sample and field."""
     state_U: U8
-    """CLEAN, OWNED or SPLIT"""
+    """CLEAN, OWNED or SPLIT."""
     holders_UQ: U64
-    """bit j%64 of word j//64 is set if worker j is a holder of the row's newest state"""
+    """Bit j%64 of word j//64 is set if worker j is a holder of the row's newest state."""
     row_cost_n: F64
-    """cost of moving one row with its state over worker j's link, in units of one such row over the fastest link"""
+    """Cost of moving one row with its state over worker j's link, in units of one such row over the fastest link."""
     capacity_n: I64
-    """how many samples worker j may get; the sum is at least B"""
+    """How many samples worker j may get; the sum is at least B."""
     value_share: float = 1.0
-    """bytes of a row's value over those of value and state: what a move without state costs of a whole one"""
+    """Bytes of a row's value divided by those of value and state: the relative cost of a move without state."""
     parts_hold: bool = True
-    """whether part-holders of a split row count as holders in the cost of single samples: the policy's own reading"""
+    """Whether part-holders of a split row count as holders in the cost of single samples; each policy decides this."""
     alpha: float = 1.0
-    """share of exact solving, 0 to 1, for the policies that have one; it may change from step to step"""
+    """Share of exact solving, 0 to 1, for the policies that have one; it may change from step to step."""
     budget_seconds: float | None = None
-    """how long the policy may take; None: there is no limit, and its answer does not depend on the clock"""
+    """How long the policy may take; None: no limit, and its answer does not depend on the clock."""
 
     @property
     def samples(self) -> int:
@@ -48,11 +48,11 @@ class Assignment(NamedTuple):
 
     worker_B: I32
     was_shortened: bool = False
-    """whether the policy shortened its work to meet the deadline"""
+    """Whether the policy shortened its work to meet the deadline."""
 
 
 class Policy(Protocol):
-    """Maps a situation to a worker per sample; the same situations always get the same answers."""
+    """Maps a situation to a worker per sample; equal situations always get equal answers."""
 
     def assign(self, situation: Situation) -> Assignment: ...
 

@@ -3,16 +3,16 @@
 Legend: k samples, n workers.
 
 Written as a transportation problem: n sinks with capacities instead of the papers' m·n copied columns. Each worker has
-a price; every sample sits where cost + price is least, and samples then move along shortest chains of workers from
+a price; every sample is placed where cost + price is least, and samples then move along shortest chains of workers from
 over-full to under-full ones (successive shortest paths with potentials) until all capacities hold. Three things keep it
 fast for many workers:
 
 * Prices are first found on every 4th, 16th, … sample with capacities scaled alike, so that few moves remain.
 * The best sample to move from a to b comes from a short list per ordered pair
   (dispatch/placement/assign/shortlists.py).
-* A search stops at the first under-full worker, and its chain is used again for as long as the samples are tied.
+* A search stops at the first under-full worker, and its chain is reused while the samples are tied.
 
-Places nobody needs (capacities may add up to more than k) are `idle`: like samples that cost nothing anywhere.
+Places that nobody needs (capacities may add up to more than k) are `idle`: like samples that cost nothing anywhere.
 
 Guarantees: the total cost is the least possible, up to float64 rounding; equal input gives equal output; the GIL is
 released.
@@ -30,14 +30,14 @@ from dispatch.placement.errors import BadCost, Infeasible
 from infra.base.kernels import kernel
 
 PRICING_SAMPLES = 8
-"""for each worker, by which prices are found ahead of the solver"""
+"""Samples per worker by which prices are found before the solver runs."""
 LARGEST_COST = 1e100
-"""beyond this, sums and differences of costs could overflow"""
+"""Beyond this, sums and differences of costs could overflow."""
 
 Solve = Callable[[F64, I64], I32]
-"""an exact solver: cost [k, n] and capacities [n] to a worker per sample"""
+"""An exact solver: cost [k, n] and capacities [n] to a worker per sample."""
 SolveAgain = Callable[[F64, I64, F64], I32]
-"""the same with the prices of a similar problem, which it may start from and may replace"""
+"""The same with the prices of a similar problem, which it may start from and may replace."""
 
 
 def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
@@ -51,7 +51,9 @@ def solve_transport(cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
 
 
 def solve_again(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
-    """The same, from the prices of a similar problem, which are replaced by those of this one. Costs must be finite."""
+    """The same, starting from the prices of a similar problem, which are replaced by the new ones. Costs must be
+    finite.
+    """
     at_k: I32 = _solve_level(cost_kn, np.minimum(capacity_n, cost_kn.shape[0]), price_n)
     return at_k
 
@@ -92,7 +94,7 @@ def _is_usable(cost_kn: F64) -> bool:
 
 
 def coarse_prices(cost_kn: F64, capacity_n: I64) -> F64:
-    """What a place at each worker is worth, by a few samples for each; 0 where there are no more than a few."""
+    """The value of a place at each worker, from a few samples per worker; 0 if there are only a few samples."""
     samples, workers = cost_kn.shape
     price_n = np.zeros(workers)
     fine = max(COARSEN, samples // (PRICING_SAMPLES * workers))
@@ -110,7 +112,7 @@ def _solve(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
 
 
 def _solve_stride(stride: int, cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
-    """One level: every so many samples."""
+    """Solves one level, which uses every stride-th sample."""
     part_kn = np.ascontiguousarray(cost_kn[::stride])
     at_k: I32 = _solve_level(part_kn, level_places(capacity_n, len(part_kn), len(cost_kn)), price_n)
     return at_k
@@ -118,7 +120,7 @@ def _solve_stride(stride: int, cost_kn: F64, capacity_n: I64, price_n: F64) -> I
 
 @kernel
 def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
-    """Exact assignment of all samples of cost_kn; price_n says where to start and is left at the optimal prices."""
+    """Exact assignment of all samples of cost_kn; price_n is the start and is replaced by the optimal prices."""
     workers = cost_kn.shape[1]
     at_k, room_n = _place_cheapest(cost_kn, capacity_n, price_n)
     idle_n = _place_idle(price_n, room_n)
@@ -148,7 +150,7 @@ def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
 
 @kernel
 def _place_cheapest(cost_kn: F64, capacity_n: I64, price_n: F64) -> tuple[I32, I64]:
-    """Each sample at its least cost + price, the first with room among equals; room is negative where over-full."""
+    """Each sample at its least cost + price, the first with room among equals; room is negative if over-full."""
     samples, workers = cost_kn.shape
     at_k = np.empty(samples, dtype=np.int32)
     room_n = capacity_n.copy()
@@ -189,7 +191,9 @@ def _place_idle(price_n: F64, room_n: I64) -> I64:
 def _settle(
     here: int, least_nn: F64, idle_n: I64, price_n: F64, room_n: I64, distance_n: F64, before_n: I32, done_n: Bool
 ) -> int:
-    """One round of Dijkstra: settles `here`, reaches on from it, and returns the nearest worker not settled yet."""
+    """One round of Dijkstra: settles `here`, extends from it, and returns the nearest worker that
+    is not settled yet.
+    """
     workers = price_n.shape[0]
     done_n[here] = True
     base = distance_n[here] - price_n[here]
@@ -218,7 +222,7 @@ def _settle(
 def _shift(
     source: int, target: int, before_n: I32, cost_kn: F64, idle_n: I64, room_n: I64, seats: Seats, lists: Shortlists
 ) -> None:
-    """Moves a sample or idle place along each pair of the chain, and again while that costs what it did at first."""
+    """Moves a sample or idle place along each pair of the chain, and repeats this while the cost stays the same."""
     again = True
     while again and room_n[source] < 0 and room_n[target] > 0:
         amount = 1

@@ -1,7 +1,7 @@
-"""What exact solving buys and takes: cost and time of an assignment against Heu's for the same situation.
+"""What exact solving saves and how long it takes, compared with Heu's assignment for the same situation.
 
-Both costs are counted for the batch as a whole (dispatch/placement/assign/batch_cost.py), which is what will move, so
-that the answer means the same under every policy.
+Both costs are those of the batch as a whole (dispatch/placement/assign/batch_cost.py), which is what will move, so that
+the answer means the same under every policy.
 """
 
 from time import perf_counter
@@ -15,18 +15,18 @@ from dispatch.placement.assign.situation import Situation
 
 
 class Worth(NamedTuple):
-    """Of the exact part of one assignment."""
+    """The worth of the exact part of one assignment."""
 
     saved_share: float
-    """share of Heu's cost that it saves; below 0 if it is dearer"""
+    """Share of Heu's cost that it saves; below 0 if it is more expensive."""
     exact_seconds: float
-    """that it takes longer than Heu"""
+    """How much longer than Heu it takes."""
 
 
 def weigh(situation: Situation, chosen_B: I32, seconds: float) -> Worth | None:
-    """seconds: what the assignment took.
+    """seconds: how long the assignment took.
 
-    None where nothing was solved exactly, so that nothing can be said, or Heu's costs nothing.
+    None if nothing was solved exactly, or if Heu's assignment costs nothing.
     """
     if situation.alpha == 0.0 or situation.samples == 0:
         return None

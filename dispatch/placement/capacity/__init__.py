@@ -1,1 +1,1 @@
-"""How many samples each worker gets, and what its link costs."""
+"""How many samples each worker gets, and the cost of its link."""

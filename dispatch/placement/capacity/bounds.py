@@ -13,9 +13,9 @@ from infra.base.errors import ConfigError
 from ps.phases import MOST_WORKERS
 
 LEAST_SHARE = 0.0
-"""a worker without a lower bound may be parked (dispatch/placement/capacity/participation.py)"""
+"""A worker without a lower bound may be parked (dispatch/placement/capacity/participation.py)."""
 LARGEST_SHARE = float(MOST_WORKERS)
-"""no bound: one worker may train the whole batch"""
+"""No bound: one worker may train the whole batch."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,15 @@ class ShareBounds:
     largest: tuple[float, ...] = (LARGEST_SHARE,)
 
     def of(self, workers: int) -> tuple[F64, F64]:
-        """Both for each of so many workers; bounds of another number of workers are loosened to one for all."""
+        """Both bounds for each of that many workers; bounds of another number of workers are
+        loosened to one for all.
+        """
         least = self.least if len(self.least) == workers else (min(self.least),) * workers
         largest = self.largest if len(self.largest) == workers else (max(self.largest),) * workers
         return np.array(least, np.float64), np.array(largest, np.float64)
 
     def check(self, workers: int) -> None:
-        """Raises ConfigError for bounds between which no split of a batch lies."""
+        """Raises ConfigError for bounds that no split of a batch can satisfy."""
         wrong_count = any(len(shares) not in (1, workers) for shares in (self.least, self.largest))
         wrong_value = any(not isfinite(share) or share < 0 for share in (*self.least, *self.largest))
         if wrong_count or wrong_value:

@@ -1,4 +1,4 @@
-"""Who takes part, by the clock: the model proposes a set, its measured steps confirm it or it is taken back.
+"""Chooses who takes part, by the clock: the model proposes a set, and measured steps confirm or reject it.
 
 A run begins with one worker, the fastest alone by its link: that is what a user would try first, its steps show what
 compute takes when nobody disturbs it, and no dense weights move. As soon as two steps are measured, others may be
@@ -12,9 +12,9 @@ What a set is expected to take:
   for a failure; otherwise the model's time, and what sets of that size take beyond the model, between the next smaller
   and the next larger ones that were measured.
 
-Trials together may cost EXPLORED of the run's time, and a few steps' time more at its beginning. A trial that has cost
-its part is over at once. What was measured and left is tried again at intervals that double (``set_times.py``), or when
-a link or the batch has changed.
+All trials together may cost EXPLORED of the run's time, and the time of a few steps more at its beginning. A trial that
+has used up its part ends at once. A set that was measured and left is tried again at intervals that double
+(``set_times.py``), or when a link or the batch has changed.
 
 Legend: n workers.
 """
@@ -29,13 +29,13 @@ from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SetTime, S
 from dispatch.placement.capacity.step_model import StepModel
 
 EXPLORED = 0.01
-"""share of the run's time that trials of sets may cost; tries of parked workers may cost as much again"""
+"""Share of the run's time that trials of sets may cost; tries of parked workers may cost as much again."""
 FIRST_STEPS = 8
 """steps' time that they may cost beyond that at first, so that a run finds its set soon"""
 AT_FIRST = 64
 """steps of a generation, or after a set has become slower, in which that holds"""
 TRIAL_STEPS = LEFT_OUT + MEASURED
-"""that a trial takes at least"""
+"""Least number of steps of a trial."""
 SETTLED_LOOK = 8
 """steps between two looks at the candidates, once the present set has won and its time has settled"""
 ALIKE = 0.05
@@ -43,13 +43,13 @@ ALIKE = 0.05
 UNKNOWN_TRY = 0.5
 """share of a step by which one with tries takes longer, until that is measured"""
 TRY_DAMPING = 0.25
-"""weight of the newest step with tries in what such a step costs"""
+"""Weight of the newest step with tries in the cost of such a step."""
 LONGEST_UNDER_WAY = 64
-"""decided steps whose sets are remembered until they are measured"""
+"""Most decided steps whose sets are remembered until they are measured."""
 
 
 class MeasuredChoice(Participation):
-    """Chooses who takes part, step after step, and hears how long steps took."""
+    """Chooses who takes part, step after step, and learns how long steps took."""
 
     goes_by_clock = True
     try_cost = EXPLORED
@@ -60,9 +60,9 @@ class MeasuredChoice(Participation):
         self._times = times
         self._stay: Stay | None = None
         self._stay_of: dict[int, Stay] = {}
-        """of steps that were decided and are not measured yet"""
+        """The stays of steps that were decided and are not measured yet."""
         self._tried: set[int] = set()
-        """those of them in which parked workers were tried"""
+        """Those of them in which parked workers were tried."""
         self._looked = 0
         """the last step at which candidates were looked at"""
         self._first_until = 0
@@ -77,13 +77,13 @@ class MeasuredChoice(Participation):
         """by which the first steps of a set were longer than its others; None: that has not been measured"""
 
     def allow(self, may_park_n: Bool) -> None:
-        """These may be parked from now on; where others take part for that reason, their set is measured anew."""
+        """Sets who may be parked from now on; if others take part for that reason, their set is measured again."""
         super().allow(may_park_n)
         if self._stay is not None and self._names_of(self.taking_part_n) != self._stay.members:
             self._stay = None
 
     def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
-        """Decides on the next step; returns the change if there is one."""
+        """Decides about the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:
             return None
         change = self._choose(model, step)
@@ -99,7 +99,7 @@ class MeasuredChoice(Participation):
         return True
 
     def _note(self, step: int) -> None:
-        """Remembers what a decided step belongs to, until it is measured."""
+        """Remembers which stay a decided step belongs to, until it is measured."""
         if self._stay is not None:
             self._stay_of[step] = self._stay
         if self.tried_n.any():
@@ -110,7 +110,7 @@ class MeasuredChoice(Participation):
             self._tried.discard(forgotten)
 
     def measure(self, step: int, seconds: float) -> None:
-        """How long a step took, from the end of the one before."""
+        """Records how long a step took, from the end of the one before."""
         stay = self._stay_of.pop(step, None)
         has_tries = step in self._tried
         self._tried.discard(step)
@@ -159,7 +159,7 @@ class MeasuredChoice(Participation):
         return self._move(model, step, best_n, expected, reason)
 
     def _begin(self, model: StepModel, step: int) -> SetChange | None:
-        """The first set of a generation: the fastest that is known, or one worker, or what the model thinks best."""
+        """The first set of a generation: the fastest known one, or one worker, or the one that the model prefers."""
         known = self._times.within(self._names)
         first_n = model.best_sole(self._may_park_n, self.taking_part_n)
         reason = "one worker is measured first"
@@ -191,7 +191,7 @@ class MeasuredChoice(Participation):
             self._change_seconds = before + TRY_DAMPING * (seconds - before)
 
     def _move(self, model: StepModel, step: int, members_n: Bool, expected: float, reason: str) -> SetChange:
-        """From this step on these take part."""
+        """Begins a stay with these members at this step."""
         before = float("inf")
         rival = float("inf")
         if self._stay is not None and self._stay.is_known:
@@ -216,7 +216,7 @@ class MeasuredChoice(Participation):
         return SetChange(~members_n, model, expected, before, reason)
 
     def _remember(self, model: StepModel, step: int) -> float:
-        """Takes down what the present set's steps take, and returns it."""
+        """Records how long the current set's steps take, and returns it."""
         assert self._stay is not None
         known = self._times.of(self._stay.members)
         seconds = self._stay.seconds
@@ -229,10 +229,10 @@ class MeasuredChoice(Participation):
         return seconds
 
     def _candidates(self, model: StepModel) -> list[Bool]:
-        """Sets that might be faster than the present one.
+        """Sets that might be faster than the current one.
 
-        The best alone, the 2, 4, 8 … fastest, all, one more or less than now, what the model thinks best, and those
-        that were measured.
+        The best worker alone, the 2, 4, 8 … fastest, all, one more or less than now, the model's best, and those that
+        were measured.
         """
         order = model.by_speed(self._may_park_n)
         now = int(self.taking_part_n.sum())
@@ -322,7 +322,7 @@ class MeasuredChoice(Participation):
 
     @property
     def _fastest(self) -> float:
-        """Seconds of a step of the fastest set that is known; infinite if none is."""
+        """Seconds of a step of the fastest known set; infinite if none is known."""
         return min((time.seconds for time in self._times.within(self._names).values()), default=float("inf"))
 
     def _slower_by_tries(self, time: float) -> float:
@@ -351,7 +351,7 @@ class MeasuredChoice(Participation):
         return cost <= EXPLORED * self._elapsed - self._lost
 
     def _set_of(self, members: frozenset[str]) -> Bool:
-        """These workers, and those who must not be parked."""
+        """These workers, and those that must not be parked."""
         return np.array([name in members for name in self._names]) | ~self._may_park_n
 
     def _names_of(self, members_n: Bool) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """How long workers compute: a fixed part of every step, and a part per sample.
 
-Both are told apart where a worker's samples vary from step to step: a line is laid through the latest steps, in which
-older ones count less and less. While samples hardly vary, the fixed part stays the share of the whole that it was last
-seen to be; it is 0 at first.
+The two are separated if a worker's samples vary from step to step: a line is fitted to the latest steps, in which older
+ones count less and less. While samples hardly vary, the fixed part keeps its last known share of the whole; it is 0 at
+first.
 
 Legend: n workers.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from dispatch.placement.arrays import F64
 
 DAMPING = 0.2
-"""weight of the newest step"""
+"""Weight of the newest step."""
 VARIED = 0.25
-"""standard deviation of a worker's samples, as a share of their mean, from which the line is trusted"""
+"""Standard deviation of a worker's samples, as a share of their mean, above which the line is trusted."""
 
 
 class ComputeTimes:
@@ -29,10 +29,10 @@ class ComputeTimes:
         self._least_sample_n = np.full(workers, np.inf)
 
     def add(self, worker: int, samples: int, seconds: float) -> None:
-        """One step of a worker that had samples."""
+        """Adds one step of a worker that had samples."""
         if not self._samples_n[worker]:
             self._samples_n[worker], self._seconds_n[worker] = samples, seconds
-            return  # a first step takes longer than others
+            return  # the first step takes longer than others
         more = samples - self._samples_n[worker]
         longer = seconds - self._seconds_n[worker]
         self._samples_n[worker] += DAMPING * more
@@ -52,21 +52,22 @@ class ComputeTimes:
 
     @property
     def fixed_n(self) -> F64:
-        """Seconds of a step, whatever its samples."""
+        """Seconds of a step that do not depend on its samples."""
         return self._fixed_share_n * self._seconds_n
 
     @property
     def sample_n(self) -> F64:
-        """Seconds that a further sample adds; a worker that has not been measured is taken for one of the others."""
+        """Seconds that a further sample adds; a worker that has not been measured is assumed to be like the others."""
         known_n = self._samples_n > 0
         sample_n = (1 - self._fixed_share_n) * self._seconds_n / np.where(known_n, self._samples_n, 1.0)
         return np.where(known_n, sample_n, sample_n.sum() / max(1, int(known_n.sum())))
 
     @property
     def undisturbed_sample_n(self) -> F64:
-        """Seconds of a sample in the fastest step so far, its part of the fixed ones included.
+        """Seconds per sample in the fastest step so far, including its share of the fixed part.
 
-        Workers that share a processor or a GPU slow each other down, so this says more about one of them alone.
+        Workers that share a processor or a GPU slow each other down, so this is a better estimate for one of them
+        alone.
         """
         known_n = np.isfinite(self._least_sample_n)
         least = float(self._least_sample_n.min(initial=np.inf))

@@ -1,13 +1,13 @@
-"""Elastic capacity: shares of the batch under which the slowest worker is done soonest.
+"""Elastic capacity: shares of the batch that let the slowest worker finish soonest.
 
 Any split of a batch gives the same gradient, so a worker behind a slow link or with a slow processor may train fewer
-samples. Shares start from the links alone; after every step each worker's time (samples × compute + rows × transfer,
-and what taking part costs it) says who was late, and shares move a little from the late to the early ones. Nothing has
-to be linear for that: it comes to rest where all take equally long (slow links a little less, see THRIFT) or stand at a
-bound. Who takes part at all is decided by ``dispatch/placement/capacity/participation.py``.
+samples. Shares start from the links alone. After every step each worker's time (samples × compute + rows × transfer,
+and the cost of taking part) shows who was late, and shares move a little from the late to the early ones. Nothing has
+to be linear for that: it settles where all take equally long (slow links a little less, see THRIFT) or are at a bound.
+Who takes part at all is decided by ``dispatch/placement/capacity/participation.py``.
 
-What is known of the workers is in ``dispatch/placement/capacity/knowledge.py``. Without measurements the shares are a
-pure function of the sequence of batches.
+``dispatch/placement/capacity/knowledge.py`` holds what is known about the workers. Without measurements the shares are
+a pure function of the sequence of batches.
 
 Legend: n workers.
 """
@@ -25,34 +25,35 @@ from dispatch.placement.capacity.step_model import DenseLoad, sole_of
 from dispatch.placement.errors import Infeasible
 
 SPARE = 1.5
-"""room in the cache for micro-batches that have fewer rows in common than the last ones"""
+"""Factor of room in the cache for micro-batches that have fewer rows in common than the last ones."""
 THRIFT = 0.3
-"""a link that is x times slower is given x^-THRIFT of the time: its rows also keep the others waiting, and the fewer
-rows wander over slow links, the fewer everyone moves (both cost and time fell up to here on Criteo and Avazu)"""
+"""A link that is x times slower is given x^-THRIFT of the time: its rows also keep the others waiting, and the fewer
+rows use slow links, the fewer everyone moves (both cost and time fell up to here on Criteo and Avazu).
+"""
 LOWEST_SHARE = 1e-3
-"""from which a worker without a lower bound can still come back"""
+"""Least share from which a worker without a lower bound can still recover."""
 GAIN = 0.1
-"""how far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share"""
+"""How far shares follow the times in one step: a worker twice as late loses GAIN · ln 2 of its share."""
 SHORTEST = 1 / 16
-"""of the mean time: a worker that takes less does not count as earlier"""
+"""Share of the mean time; a worker that takes less does not count as earlier."""
 
 
 @dataclass(frozen=True)
 class ElasticTerms:
-    """What elastic capacities go by, besides links and measured times."""
+    """What elastic capacities depend on, besides links and measured times."""
 
     shares: ShareBounds = field(default_factory=ShareBounds)
     dense: DenseLoad = field(default_factory=DenseLoad)
-    """what moves of the dense weights because a worker takes part"""
+    """The dense weights that move because a worker takes part."""
     choice: Participation | None = None
-    """chooses who takes part; None: the model alone does, wherever the bounds allow it"""
+    """Chooses who takes part; None: only the model does, where the bounds allow it."""
 
 
 BY_MODEL = ElasticTerms()
 
 
 class Elastic:
-    """Re-chooses capacities step after step, slowly."""
+    """Adjusts capacities slowly, step after step."""
 
     def __init__(
         self,
@@ -72,21 +73,21 @@ class Elastic:
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
         self._time_n = np.zeros(n)
-        """of each worker's step, without the fixed part"""
+        """Time of each worker's step, without the fixed part."""
         self._followed_n = np.full(n, False)
-        """for whom it is known"""
+        """Workers for which it is known."""
 
     def charge(self, row_cost_n: F64) -> None:
-        """Links cost this much from now on; shares follow slowly."""
+        """Sets the cost of links from now on; shares follow slowly."""
         self._known.row_cost_n = row_cost_n
 
     def bound(self, shares: ShareBounds) -> None:
-        """Shares lie within these bounds from now on; who is parked and may not be takes part again."""
+        """Sets the bounds of shares from now on; a parked worker that must not be parked takes part again."""
         self._least_n, self._largest_n = shares.of(self._share_n.size)
         self.participation.allow(self._least_n == 0.0)
 
     def choose_members(self, samples: int, fields: int, step: int = 0) -> SetChange | None:
-        """Decides who takes part in the next step, of so many samples; returns the change if there is one."""
+        """Decides who takes part in the next step, of that many samples; returns the change if there is one."""
         self._batch = damped(self._batch, samples)
         if self.participation.may_skip(step):
             return None
@@ -116,44 +117,48 @@ class Elastic:
         return capacity_n
 
     def safe_capacities(self, samples: int, fields: int) -> I64:
-        """The same within what the caches hold for certain, though no two samples had a row in common."""
+        """The same within what the caches certainly hold, even if no two samples had a row in common."""
         return self._choose(samples, self._cache_rows_n // fields)
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
-        """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
+        """Records a worker's report: seconds of compute for that many samples, seconds of a row
+        over the fastest link.
+        """
         if samples > 0 and compute_seconds >= 0.0 and row_seconds > 0.0:
             self._time_n *= 1.0 if self._known.is_measured else row_seconds
             self._known.measure(worker, samples, compute_seconds, row_seconds)
 
     def measure_step(self, step: int, seconds: float) -> None:
-        """How long a whole step took, from the end of the one before."""
+        """Records how long a whole step took, from the end of the one before."""
         self.participation.measure(step, seconds)
 
     def measure_decision(self, seconds: float) -> None:
-        """How long the newest decision took; the model alone, which counts no clock, does not go by it."""
+        """Records how long the newest decision took; choosing by the model alone ignores it,
+        because it uses no clock.
+        """
         if self.participation.goes_by_clock:
             self._known.measure_decision(seconds, sole_of(self.participation.taking_part_n) is not None)
 
     def watch(self, step: int, rows_U: I64) -> None:
-        """Takes the distinct rows of a step's batch: what a worker alone would move of them, where none is."""
+        """Records the distinct rows of a step's batch, to estimate what a worker alone would move of them."""
         if sole_of(self.participation.taking_part_n) is None:
             self._known.watch(step, rows_U)
 
     def shift_shares(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
-        """Moves the shares by how long each worker took for these samples, of distinct rows.
+        """Shifts the shares by how long each worker took for these samples, of distinct rows.
 
-        moved_n: whole rows in the direction in which it moved more of them; the other one runs beside it.
+        moved_n: whole rows in the direction in which it moved more of them; the other direction runs in parallel.
         """
         self._expect(samples_n, distinct_n)
         self._known.learn_rows(samples_n, moved_n)
         if sole_of(self.participation.taking_part_n) is not None:
             self._followed_n = self.participation.taking_part_n
-            return  # all shares are its own
+            return  # one worker has all shares
         now_n = moved_n * self._known.row_n + samples_n * self._known.compute.sample_n
         self._time_n = np.where(self._followed_n, self._time_n + DAMPING * (now_n - self._time_n), now_n)
         self._followed_n = self.participation.taking_part_n
         self._share_n[self._followed_n] = self._shifted(self._followed_n)
-        # a worker that a bound holds back must not drift away for ever
+        # the share of a worker at a bound must not drift without limit
         low_n = np.maximum(self._least_n / 2, LOWEST_SHARE)
         self._share_n = np.clip(self._share_n, low_n, np.maximum(self._largest_n * 2, low_n))
 
@@ -169,7 +174,7 @@ class Elastic:
         return np.asarray(share_n * members_n.size / share_n.sum())
 
     def _call_back(self, change: SetChange, before_n: Bool) -> None:
-        """Gives those who take part again the shares that the model expects, measured by those who stay."""
+        """Gives workers that take part again the shares that the model expects, relative to those who stay."""
         stay_n = before_n & ~change.parked_n
         back_n = ~before_n & ~change.parked_n
         expected_n = change.model.samples_in(change.time)
@@ -178,7 +183,9 @@ class Elastic:
         self._share_n[back_n] = np.maximum(expected_n[back_n] * unit, LOWEST_SHARE)
 
     def _choose(self, samples: int, hold_n: I64) -> I64:
-        """Among those who take part and those who are tried; among all if these cannot hold the batch."""
+        """Chooses among the workers that take part and those that are tried; among all if these
+        cannot hold the batch.
+        """
         least_n, most_n = bounds(samples, hold_n, self._least_n, self._largest_n)
         taking_part_n = self.participation.taking_part_n
         tried_n = self.participation.tried_n
@@ -190,15 +197,15 @@ class Elastic:
         return round_to(fill(self._share_n, samples, least_n, most_n), samples, most_n)
 
     def _expected_hold(self, samples: int, fields: int) -> I64:
-        """Samples that each cache is expected to hold; an equal share is always tried: mostly it can be held."""
+        """Samples that each cache is expected to hold; an equal share is always tried, because it usually fits."""
         rows_a_sample = min(self._rows_a_sample or fields, fields)
         hold_n = (self._cache_rows_n / rows_a_sample).astype(np.int64)
         return np.maximum(hold_n, -(-samples // hold_n.size))
 
     def _expect(self, samples_n: I64, distinct_n: I64) -> None:
-        """Rows a sample, up at once, down slowly.
+        """Updates the rows per sample: up at once, down slowly.
 
-        Of workers with an equal share or more: few samples have hardly a row in common, and fit anywhere.
+        Only workers with at least an equal share count: few samples hardly have a row in common, and fit anywhere.
         """
         many_n = samples_n >= max(1.0, float(samples_n.mean()))
         rows_a_sample = float((distinct_n[many_n] / samples_n[many_n]).max(initial=0.0)) * SPARE
@@ -206,9 +213,9 @@ class Elastic:
 
 
 def bounds(samples: int, hold_n: I64, least_share_n: F64, largest_share_n: F64) -> tuple[I64, I64]:
-    """Fewest and most samples of each worker; refused if caches and bounds leave no room for the batch."""
+    """Fewest and most samples of each worker; raises an error if caches and bounds leave no room for the batch."""
     equal = samples / hold_n.size
-    # a little slack: a bound of whole samples must not be lost to rounding
+    # a little slack, so that a bound of whole samples is not lost to rounding
     most_n = np.minimum(np.minimum(np.ceil(equal * largest_share_n - 1e-9).astype(np.int64), samples), hold_n)
     least_n = np.minimum((equal * least_share_n + 1e-9).astype(np.int64), most_n)
     if int(most_n.sum()) < samples:

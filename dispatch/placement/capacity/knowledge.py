@@ -1,7 +1,7 @@
-"""What the dispatcher has found out about its workers, from which a step is modelled: compute, rows, links, decisions.
+"""What the dispatcher has learnt about its workers, as the basis of the step model: compute, rows, links, decisions.
 
-Transfer counts rows of the plan; its time a row is the link's cost until seconds are measured. Compute counts only once
-it is measured, decisions only where the clock chooses. Without measurements all of it is a pure function of the
+Transfer counts rows of the plan; the time of a row is the link's cost until seconds are measured. Compute counts only
+once it is measured, decisions only if the clock chooses. Without measurements all of it is a pure function of the
 sequence of batches.
 
 Legend: n workers, U distinct rows of the batch.
@@ -17,9 +17,9 @@ from dispatch.placement.capacity.shadow import SoleShadow
 from dispatch.placement.capacity.step_model import DenseLoad, StepModel, sole_of
 
 DAMPING = 0.2
-"""weight of the newest step in everything that is averaged over steps"""
+"""Weight of the newest step in everything that is averaged over steps."""
 RECENT_DECISIONS = 8
-"""the shortest of which counts, so that an interruption does not"""
+"""Number of decisions of which the shortest counts, so that an interruption does not."""
 
 
 class WorkerKnowledge:
@@ -28,17 +28,17 @@ class WorkerKnowledge:
     def __init__(self, row_cost_n: F64, cache_rows_n: I64, dense: DenseLoad) -> None:
         n = row_cost_n.size
         self.row_cost_n = row_cost_n
-        """of each link; may be set between two steps"""
+        """Cost of a row over each link; may be set between two steps."""
         self._dense = dense
         self.compute = ComputeTimes(n)
         self._row_seconds = 0.0
         self._moved_n = np.zeros(n)
-        """rows in the busier direction, of the steps in which each worker had samples"""
+        """Rows in the busier direction, in the steps in which each worker had samples."""
         self._trained_n = np.zeros(n)
-        """samples of those steps"""
+        """Samples of those steps."""
         self._shadow = SoleShadow(int(cache_rows_n.max(initial=0)))
         self._decide_several, self._decide_alone = (deque[float](maxlen=RECENT_DECISIONS) for _ in range(2))
-        """seconds of the latest decisions about several workers, and about one"""
+        """Seconds of the latest decisions about several workers, and about one."""
 
     @property
     def is_measured(self) -> bool:
@@ -46,20 +46,24 @@ class WorkerKnowledge:
         return self._row_seconds > 0.0
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
-        """What a worker reported: seconds of compute for so many samples, seconds of a row over the fastest link."""
+        """Records a worker's report: seconds of compute for that many samples, seconds of a row
+        over the fastest link.
+        """
         self.compute.add(worker, samples, compute_seconds)
         self._row_seconds = damped(self._row_seconds, row_seconds)
 
     def measure_decision(self, seconds: float, is_alone: bool) -> None:
-        """How long the newest decision took, about one worker or several."""
+        """Records how long the newest decision took, about one worker or several."""
         (self._decide_alone if is_alone else self._decide_several).append(seconds)
 
     def watch(self, step: int, rows_U: I64) -> None:
-        """Takes the distinct rows of a batch that several workers train: what one would move of them."""
+        """Records the distinct rows of a batch that several workers train, to estimate what one would move of them."""
         self._shadow.train_batch(step, rows_U)
 
     def learn_rows(self, samples_n: I64, moved_n: F64) -> None:
-        """What each worker moved for its samples: whole rows in the direction in which it moved more of them."""
+        """Records what each worker moved for its samples: whole rows in the direction in which it
+        moved more of them.
+        """
         known_n = self._trained_n > 0
         has_samples_n = samples_n > 0
         weight_n = has_samples_n * np.where(known_n, DAMPING, 1.0)
@@ -68,12 +72,12 @@ class WorkerKnowledge:
 
     @property
     def row_n(self) -> F64:
-        """Time of a row over each link; until its seconds are measured, the cost of the link is all that is known."""
+        """Time of a row over each link; until seconds are measured, it is the cost of the link."""
         return self.row_cost_n * (self._row_seconds or 1.0)
 
     @property
     def fixed_n(self) -> F64:
-        """What taking part in a step with others costs each worker."""
+        """The cost for each worker of taking part in a step with others."""
         return self._dense.rows * self.row_n + self.compute.fixed_n
 
     def model(self, samples: int, fields: int, least_n: I64, most_n: I64, taking_part_n: Bool) -> StepModel:

@@ -1,10 +1,10 @@
-"""What moving a row costs each worker, found out from the transfers it reports instead of being configured.
+"""The cost of moving a row for each worker, measured from the transfers it reports instead of being configured.
 
-A speed is the upper quartile of a worker's latest transfers, step by step: whatever else a machine does makes transfers
-slower, never faster. Small transfers are left out, since their time is mostly delay: a worker that gets fewer samples
-must not look slower for it. Costs are powers of two in units of the fastest link, and change only when the speed has
-clearly left the step it was on: decisions stay the same while links do. A worker whose speed is not known costs as much
-as the fastest.
+A speed is the upper quartile of a worker's latest transfers, step by step: other load on a machine makes transfers
+slower, never faster. Small transfers are ignored, since their time is mostly delay: a worker that gets fewer samples
+must not appear slower for it. Costs are powers of two in units of the fastest link, and change only when the speed has
+clearly left its current step, so decisions stay the same while links do. A worker whose speed is not known costs as
+much as the fastest.
 
 Legend: n workers.
 """
@@ -20,31 +20,31 @@ import numpy as np
 from dispatch.placement.arrays import F64
 
 LEAST_BYTES = 32 * 1024
-"""of a step's transfers that say something about the link"""
+"""Least bytes of a step's transfers that say something about the link."""
 SHORTEST_SECONDS = 1e-6
 FIRST_TRANSFERS = 2
-"""left out: they are mostly connecting and waking up"""
+"""Number of first transfers that are ignored: they are mostly connecting and waking up."""
 KNOWN_TRANSFERS = 4
-"""after which a speed counts as known"""
+"""Number of transfers after which a speed counts as known."""
 RECENT_TRANSFERS = 16
 HYSTERESIS_STEPS = 0.75
-"""how far, in powers of two, a speed must lie from its cost's step before the cost follows"""
+"""How far, in powers of two, a speed must be from its cost's step before the cost follows."""
 MOST_STEPS = 10
-"""a link is never taken for more than so many powers of two slower than the fastest"""
+"""Most powers of two by which a link counts as slower than the fastest."""
 
 
 @dataclass
 class LinkSpeed:
-    """What one worker's transfers have shown."""
+    """What is known from one worker's transfers."""
 
     gbits: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_TRANSFERS))
-    """of the latest steps' transfers"""
+    """Gbit/s of the latest steps' transfers."""
     transfers: int = 0
     slower: int = 0
-    """powers of two by which it is taken for slower than the fastest"""
+    """Powers of two by which it counts as slower than the fastest."""
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """One step's transfers."""
+        """Adds one step's transfers."""
         if nbytes < LEAST_BYTES or not (isfinite(seconds) and seconds > SHORTEST_SECONDS):
             return
         self.transfers += 1
@@ -60,7 +60,7 @@ class LinkSpeed:
 
 
 class LinkState(msgspec.Struct, frozen=True):
-    """What one worker's transfers have shown, at one moment."""
+    """What is known from one worker's transfers, at one moment."""
 
     gbits: tuple[float, ...]
     transfers: int
@@ -68,7 +68,7 @@ class LinkState(msgspec.Struct, frozen=True):
 
 
 class MeasuredLinks:
-    """The links of a run's workers by name; they are kept over generations."""
+    """The links of a run's workers by name; they are kept across generations."""
 
     def __init__(self) -> None:
         self._links: dict[str, LinkSpeed] = {}
@@ -77,7 +77,7 @@ class MeasuredLinks:
         return self._links.setdefault(worker, LinkSpeed())
 
     def save(self) -> dict[str, LinkState]:
-        """By name; the counterpart of ``load``."""
+        """The links by name; the counterpart of ``load``."""
         return {name: LinkState(tuple(link.gbits), link.transfers, link.slower) for name, link in self._links.items()}
 
     def load(self, states: Mapping[str, LinkState]) -> None:

@@ -1,11 +1,11 @@
-"""Who takes part in a step, and who is parked: a worker that takes part pays for it, however few samples it gets.
+"""Who takes part in a step, and who is parked: taking part has a cost, however few samples a worker gets.
 
-What a step takes a set of workers is modelled in ``dispatch/placement/capacity/step_model.py``. A set stays until
-another one is clearly better (MIN_IMPROVEMENT), hand-overs included. Workers that are left out are parked. Now and then
-they are tried: they get a few samples for a few steps, so that it is noticed when their links or processors have become
+``dispatch/placement/capacity/step_model.py`` models how long a step takes a set of workers. A set stays until another
+one is clearly better (MIN_IMPROVEMENT), including hand-overs. The other workers are parked. Now and then they are
+tried: they get a few samples for a few steps, so that the run notices when their links or processors have become
 faster.
 
-All of this counts steps and no clock; without measured times it is a pure function of the sequence of batches.
+All of this counts steps and uses no clock; without measured times it is a pure function of the sequence of batches.
 
 Legend: n workers.
 """
@@ -20,20 +20,23 @@ from dispatch.placement.arrays import F64, Bool
 from dispatch.placement.capacity.step_model import StepModel, sole_of
 
 MIN_IMPROVEMENT = 0.05
-"""share of the step time by which another set must be faster before it is taken"""
+"""Share of the step time by which another set must be faster before it is chosen."""
 SETTLING_STEPS = 16
-"""of a new set, in which its caches fill and nobody is parked or called back. A generation begins without them: while
-all caches are empty samples look dearer than they are, and too few are parked rather than too many"""
+"""Steps of a new set in which its caches fill and nobody is parked or called back. A generation begins without them:
+while all caches are empty, samples look more expensive than they are, and rather too few workers are parked.
+"""
 TRY_STEPS = 4
-"""in a row: as many transfers as it takes to notice a faster link, see dispatch/placement/capacity/link_costs.py"""
+"""Steps of a try: as many transfers as needed to notice a faster link, see
+dispatch/placement/capacity/link_costs.py.
+"""
 TRY_SHARE = 1 / 4
-"""of an equal share of the batch, given to a worker that is tried"""
+"""Samples of a tried worker, as a share of an equal share of the batch."""
 TRY_COST = 0.02
-"""share of the run's time that trying a worker may take, by the model"""
+"""Share of the run's time that trying a worker may take, by the model."""
 LEAST_WAIT = 64
-"""steps between two tries at least, whatever they take"""
+"""Least number of steps between two tries."""
 MOST_WAIT = 4096
-"""… and at most"""
+"""Most steps between two tries."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class SetChange:
     parked_n: Bool
     model: StepModel
     time: float
-    """of a step, by the model"""
+    """Time of a step, by the model."""
     time_before: float
-    """of a step with the set before; infinite if that cannot hold the batch any more, or has not been measured"""
+    """Time of a step with the set before; infinite if that cannot hold the batch any more, or has not been measured."""
     reason: str = "expected to be faster"
 
     def parked(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Names of the parked workers, from those of all."""
+        """Names of the parked workers, selected from all names."""
         return tuple(name for name, is_parked in zip(names, self.parked_n, strict=True) if is_parked)
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
@@ -82,26 +85,26 @@ class Participation:
         self._may_park_n = may_park_n
         self.taking_part_n: Bool = np.full(may_park_n.size, True)
         self.tried_n: Bool = np.full(may_park_n.size, False)
-        """parked workers that get samples in this step"""
+        """Parked workers that get samples in this step."""
         self._settling = 0
         self._idle_n = np.zeros(may_park_n.size, np.int64)
-        """steps since each worker last had samples"""
+        """Steps since each worker last had samples."""
         self._tries_n = np.zeros(may_park_n.size, np.int64)
         """steps that are left of its try"""
         self._try_seconds: float | None = None
         """by which a step with tries was longer; None: that has not been measured"""
 
     def allow(self, may_park_n: Bool) -> None:
-        """These may be parked from now on; others take part."""
+        """Sets who may be parked from now on; the others take part."""
         self._may_park_n = may_park_n
         self.taking_part_n = self.taking_part_n | ~may_park_n
 
     def may_skip(self, step: int) -> bool:
-        """Whether there is nothing to choose in this step, so that no model is needed; asked once a step."""
+        """Whether there is nothing to choose in this step, so that no model is needed; called once per step."""
         return False
 
     def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
-        """Decides on the next step; returns the change if there is one."""
+        """Decides about the next step; returns the change if there is one."""
         if not self._may_park_n.any() or not model.samples:
             return None
         self._settling = max(0, self._settling - 1)
@@ -121,14 +124,14 @@ class Participation:
         return SetChange(~best_n, model, model.time_of(best_n), before)
 
     def measure(self, step: int, seconds: float) -> None:
-        """How long a step took; the model alone does not ask."""
+        """Records how long a step took; choosing by the model alone ignores it."""
 
     def _try_parked(self, model: StepModel, time: float) -> None:
-        """Tries those who have waited long enough: the more a try costs, the longer."""
+        """Tries workers that have waited long enough: the more a try costs, the longer."""
         slowed_n = model.fixed_n + TRY_SHARE * model.samples / model.fixed_n.size * model.sample_n
         sole = sole_of(self.taking_part_n)
         hand_overs = 0.0
-        if sole is not None:  # a try interrupts it: it gives the dense weights back, moves them like others, takes them
+        if sole is not None:  # a try interrupts it: it returns the dense weights, moves them like others, fetches them
             slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
             hand_overs = 2 * float(model.hand_over_n[sole])
         slower_n = np.maximum(slowed_n - time, self._slower_by_tries(time))
@@ -145,7 +148,7 @@ class Participation:
 
 
 class Everyone(Participation):
-    """Nobody is parked, whatever the model says."""
+    """Parks nobody, whatever the model says."""
 
     def choose(self, model: StepModel, step: int = 0) -> SetChange | None:
         return None

@@ -1,4 +1,4 @@
-"""Whether caches have room for a batch: known from the settings, so it is asked before anything starts."""
+"""Whether caches have room for a batch: known from the settings, so it is checked before anything starts."""
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from dispatch.placement.errors import CacheTooSmall, Infeasible
 def check_room(
     cache_rows: int, batch: int, workers: int, fields: int, shares: ShareBounds | None, hot_share: float
 ) -> None:
-    """Refuses caches that could fail to hold a micro-batch, beside a hot set if there is one; shares: as below."""
+    """Raises an error for caches that might not hold a micro-batch, next to a hot set if there is one; shares: as
+    below.
+    """
     check_cache(cache_rows, batch, workers, fields, shares)
     check_hot_set(hot_share, cache_rows, needed_rows(batch, workers, fields))
 
@@ -22,15 +24,15 @@ def equal_capacities(samples: int, workers: int) -> I64:
 
 
 def needed_rows(batch: int, workers: int, fields: int) -> int:
-    """Rows that a micro-batch may use at most."""
+    """Most rows that a micro-batch may use."""
     return int(equal_capacities(batch, workers)[0]) * fields
 
 
 def check_cache(cache_rows: int, batch: int, workers: int, fields: int, shares: ShareBounds | None = None) -> None:
-    """Refuses a cache that could fail to hold a micro-batch, before anything starts.
+    """Raises an error for a cache that might not hold a micro-batch, before anything starts.
 
-    Elastic capacities stay within what the caches hold; that there is room for the batch within their bounds, too, is
-    checked if these are given.
+    Elastic capacities stay within what the caches hold; if bounds are given, it is also checked that there is room for
+    the batch within them.
     """
     needed = needed_rows(batch, workers, fields)
     if cache_rows < needed:
@@ -47,7 +49,7 @@ def check_cache(cache_rows: int, batch: int, workers: int, fields: int, shares: 
 
 
 def hot_rows(share: float, cache_rows: int) -> int:
-    """How many slots of each cache are set apart for a hot set with this share of it; 0 for a share of 0."""
+    """Slots of each cache that are reserved for a hot set with this share; 0 for a share of 0."""
     rows = int(share * cache_rows)
     if share and not rows:
         raise CacheTooSmall(
@@ -58,7 +60,9 @@ def hot_rows(share: float, cache_rows: int) -> int:
 
 
 def check_hot_set(share: float, cache_rows: int, needed: int) -> None:
-    """Refuses a hot set beside which a micro-batch of so many rows could find no room, before anything starts."""
+    """Raises an error for a hot set that might leave no room for a micro-batch of that many rows, before anything
+    starts.
+    """
     hot = hot_rows(share, cache_rows)
     if hot and cache_rows - hot < needed:
         raise CacheTooSmall(

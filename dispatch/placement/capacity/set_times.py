@@ -1,8 +1,8 @@
-"""What steps of each set of workers took, by the clock.
+"""How long steps of each set of workers took, by the clock.
 
-A model proposes who should take part; what its steps really take says whether it was right. What was measured of a set
-is known while its inputs are about the same, the links of its members and the size of the batch, and for some steps
-only: after those it may be tried again, at intervals that double every time it is left for a faster one.
+A model proposes who should take part; measured steps show whether it was right. A measurement of a set is valid while
+the links of its members and the size of the batch are about the same, and for a number of steps: after those the set
+may be tried again, at intervals that double every time it is left for a faster one.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from statistics import median
 import msgspec
 
 LEFT_OUT = 2
-"""first steps of a stay, which hand weights over and end what was ordered for the set before"""
+"""First steps of a stay that are ignored: they hand weights over and finish orders of the set before."""
 MEASURED = 8
 """steps after which the time of a set counts as known"""
 LONGEST_TRIAL = 24
 """steps of a trial that becomes faster all the time"""
 RECENT = 16
-"""latest steps whose median is the time of a set"""
+"""Number of latest steps whose median is the time of a set."""
 KEPT = 64
-"""latest steps of a stay that are kept"""
+"""Number of latest steps of a stay that are kept."""
 SAME_INPUT = 1.5
 """factor by which a link or a batch may change before what was measured is no longer known"""
 DISAPPOINTED = 3
@@ -32,29 +32,29 @@ SLOWED = 1.3
 LEAST_WAIT = 64
 """steps after which a set may be tried again at first; until then what was measured of it counts as it is"""
 MOST_WAIT = 4096
-"""… and at most, since the wait doubles whenever the set is left for a faster one"""
+"""Most steps until then, since the wait doubles whenever the set is left for a faster one."""
 
 
 class SetTime(msgspec.Struct, frozen=True):
     """What is known of a set."""
 
     seconds: float
-    """of a step"""
+    """Seconds of a step."""
     beyond: float
-    """seconds of these that the model did not expect"""
+    """Seconds of these that the model did not expect."""
     row_seconds: tuple[float, ...]
-    """of a row over each member's link, then"""
+    """Seconds of a row over each member's link at that time."""
     samples: int
-    """of a batch, then"""
+    """Samples of a batch at that time."""
     step: int
-    """when it was measured last"""
+    """Step at which it was measured last."""
     leaves: int = 0
-    """how often it was left for a faster one"""
+    """How often it was left for a faster one."""
     is_settled: bool = True
-    """whether that were enough steps to say so; those of a run's first set were few, and its caches empty"""
+    """Whether enough steps were measured; those of a run's first set were few, with empty caches."""
 
     def holds(self, samples: int, row_seconds: Sequence[float]) -> bool:
-        """Whether a step would take as long today: links and batches are about the same."""
+        """Whether the measurement is valid: links and batches are about the same."""
         now = (samples, *row_seconds)
         then = (self.samples, *self.row_seconds)
         return all(
@@ -66,19 +66,19 @@ class SetTime(msgspec.Struct, frozen=True):
         return step - self.step < LEAST_WAIT
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time to try it again."""
+        """Whether it is time to try the set again."""
         return not self.is_settled or step - self.step >= min(LEAST_WAIT << min(self.leaves, 16), MOST_WAIT)
 
 
 class KnownSet(msgspec.Struct, frozen=True):
-    """A set and what is known of it, at one moment."""
+    """A set and its measurement, at one moment."""
 
     members: tuple[str, ...]
     time: SetTime
 
 
 class SetTimes:
-    """Of a run's sets by the names of their members; kept over generations."""
+    """Times of a run's sets by the names of their members; kept across generations."""
 
     def __init__(self) -> None:
         self._times: dict[frozenset[str], SetTime] = {}
@@ -90,7 +90,7 @@ class SetTimes:
         self._times[members] = time
 
     def leave(self, members: frozenset[str]) -> None:
-        """It was left for a faster one."""
+        """Notes that a set was left for a faster one."""
         if (time := self._times.get(members)) is not None:
             self._times[members] = msgspec.structs.replace(time, leaves=time.leaves + 1)
 
@@ -102,21 +102,21 @@ class SetTimes:
         self._times = {frozenset(each.members): each.time for each in known}
 
     def within(self, names: Sequence[str]) -> dict[frozenset[str], SetTime]:
-        """Of the sets that these workers can form."""
+        """Times of the sets that these workers can form."""
         return {members: time for members, time in self._times.items() if members <= {*names}}
 
 
 @dataclass
 class Stay:
-    """Steps in a row with one set."""
+    """Consecutive steps with one set."""
 
     members: frozenset[str]
     began: int
-    """first step"""
+    """First step."""
     is_first: bool
-    """whether it is the first of its generation: two steps are enough then, to begin with"""
+    """Whether it is the first of its generation: two steps are enough then at first."""
     rival: float = float("inf")
-    """seconds of the set that it has to beat, if it was begun to try it"""
+    """Seconds of the set that it has to beat, if it is a trial."""
     may_lose: float = 0.0
     """seconds that the trial may cost"""
     known: float = float("inf")
@@ -133,7 +133,7 @@ class Stay:
         """the fastest median since it won"""
 
     def add(self, step: int, seconds: float) -> None:
-        """One more step of it."""
+        """Adds one more step."""
         self._lost += max(0.0, seconds - self.rival)
         self._newest = seconds
         if step >= self.began + LEFT_OUT:
@@ -151,7 +151,7 @@ class Stay:
         return max(0.0, longer)
 
     def win(self) -> None:
-        """Nothing is faster, as far as is known: it is no trial any more."""
+        """Notes that nothing known is faster: it is no longer a trial."""
         self.rival = float("inf")
         self._has_won = True
         if len(self._seconds) >= MEASURED:
@@ -178,7 +178,9 @@ class Stay:
 
     @property
     def seconds(self) -> float:
-        """Of a step, by the latest ones; of the first few of a run the fastest, since a start takes time of its own."""
+        """Seconds of a step, by the latest ones; among the first few of a run the fastest, since starting takes extra
+        time.
+        """
         recent = self._seconds[-RECENT:] or [self._newest]
         return min(recent) if self.is_first and len(recent) < MEASURED else median(recent)
 
@@ -190,7 +192,7 @@ class Stay:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its time says what it takes for long; a trial that was broken off says enough."""
+        """Whether its time is representative; for a trial that was stopped early it counts as such."""
         return len(self._seconds) >= MEASURED or not self.is_first
 
     @property

@@ -1,15 +1,15 @@
-"""What a step takes a set of workers, by a model of each worker's time.
+"""How long a step takes a set of workers, by a model of each worker's time.
 
 A worker without samples moves no dense weights. One with samples moves all of them, and then a little more for every
-sample. So a step of worker w takes fixed + sample · x: where the fixed part is large, it is faster to leave w out than
-to give it few samples. A worker that takes part alone is *sole*: it owns the dense weights, so none of them move and
-its fixed part is shorter (alone). It takes them once, with their optimizer state, and gives them back as a whole when
-somebody else takes part, which is a hand-over each time.
+sample. A step of worker w therefore takes fixed + sample · x: if the fixed part is large, it is faster to leave w out
+than to give it few samples. A worker that takes part alone is *sole*: it owns the dense weights, so none of them move
+and its fixed part is shorter (alone). It fetches them once, with their optimizer state, and returns them as a whole
+when another worker takes part; each of these is a hand-over.
 
 In a step of T seconds worker w can train (T − fixed) / sample samples, within its bounds, and nothing if its fixed part
 is longer than T. The best T of several workers is the least in which all together can train the batch, and those take
-part whose fixed part is shorter than it: of the workers sorted by their fixed part always the first few. Against them
-stands the worker that is fastest alone, if it can hold the whole batch.
+part whose fixed part is shorter than it: of the workers sorted by their fixed part always the first few. The
+alternative is the worker that is fastest alone, if it can hold the whole batch.
 
 Legend: n workers.
 """
@@ -23,43 +23,43 @@ from dispatch.placement.arrays import F64, I64, Bool
 from dispatch.placement.capacity.level import level
 
 HAND_OVER_STEPS = 64
-"""in which a hand-over of the dense weights must have paid for itself: about as long as nobody is tried"""
+"""Steps in which a hand-over of the dense weights must pay for itself: about as long as nobody is tried."""
 LEAST_SAMPLE = 1e-9
-"""shortest time of a sample, as a share of the longest, or of the longest fixed part: it is divided by"""
+"""Shortest time of a sample, as a share of the longest, or of the longest fixed part; avoids division by 0."""
 
 
 @dataclass(frozen=True)
 class DenseLoad:
-    """What the dense weights are on a link, in rows with state."""
+    """The load of the dense weights on a link, in rows with state."""
 
     rows: float = 0.0
-    """in each direction, of a worker that takes part in a step with others"""
+    """Rows in each direction, for a worker that takes part in a step with others."""
     whole_rows: float = 0.0
-    """weights and optimizer state: what a sole worker takes at first and gives back at last"""
+    """Rows of weights and optimizer state: what a sole worker fetches at first and returns at last."""
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """What a step of so many samples takes each worker, and how many it may get."""
+    """How long a step of that many samples takes each worker, and how many it may get."""
 
     samples: int
     fixed_n: F64
-    """of taking part with others"""
+    """Time of taking part with others."""
     alone_n: F64
-    """of taking part alone"""
+    """Time of taking part alone."""
     hand_over_n: F64
-    """of taking the dense weights and their state, or giving them back; not part of any step's time"""
+    """Time of fetching the dense weights and their state, or returning them; not part of any step's time."""
     sample_n: F64
-    """that a further sample adds"""
+    """Time that a further sample adds."""
     least_n: I64
-    """samples if it takes part"""
+    """Fewest samples if it takes part."""
     most_n: I64
     is_in_seconds: bool = False
-    """whether times are seconds; otherwise they are rows over the fastest link"""
+    """Whether times are seconds; otherwise they are rows over the fastest link."""
     compute_n: F64 | None = None
-    """that a further sample adds to the compute of a worker that takes part alone; None: sample_n, its rows included"""
+    """Compute time that a further sample adds for a worker alone; None: sample_n, which includes its rows."""
     alone_rows_n: F64 = field(default_factory=lambda: np.zeros(0))
-    """of all rows that a worker alone moves in a step, while the step before computes; given with compute_n"""
+    """Time of all rows that a worker alone moves in a step, while the step before computes; given with compute_n."""
     row_n: F64 = field(default_factory=lambda: np.zeros(0))
     """of a row with its state over each link"""
     taking_part: int = 0
@@ -67,9 +67,9 @@ class StepModel:
     quiet_sample_n: F64 | None = None
     """that a further sample adds while nobody else computes; given with taking_part"""
     decide_several: float = 0.0
-    """of a decision about several workers, which is made while the step before is trained"""
+    """Time of a decision about several workers, which is made while the step before is trained."""
     decide_alone: float = 0.0
-    """of a decision about one"""
+    """Time of a decision about one worker."""
 
     def time_of(self, taking_part_n: Bool) -> float:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
@@ -94,19 +94,19 @@ class StepModel:
         return max(self._level(taking_part_n, sample_n), slowest, self.decide_several)
 
     def time_after(self, now_n: Bool, next_n: Bool) -> float:
-        """The same of the next set, its share of the hand-overs that come with the change included."""
+        """The same for the next set, including its share of the hand-overs of the change."""
         next_sole = sole_of(next_n)
         given = self._given_back(now_n)
         hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
         return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
 
     def by_speed(self, may_park_n: Bool) -> I64:
-        """Numbers of the workers, those who must not be parked first, then the fastest at an equal share first."""
+        """Numbers of the workers: first those that must not be parked, then the fastest at an equal share."""
         time_n = self.fixed_n + self.samples / self.fixed_n.size * self._divisor_n
         return np.lexsort((time_n, may_park_n)).astype(np.int64)
 
     def best(self, may_park_n: Bool, now_n: Bool) -> Bool:
-        """The set with the least time after the present one; those who must not be parked belong to it."""
+        """The set with the least time after the current one; it includes those that must not be parked."""
         several_n = self._best_several(may_park_n)
         sole_n = self.best_sole(may_park_n, now_n)
         if sole_n is None or self.time_after(now_n, several_n) < self.time_after(now_n, sole_n):
@@ -114,7 +114,7 @@ class StepModel:
         return sole_n
 
     def samples_in(self, time: float) -> F64:
-        """How many samples each worker can train in so much time."""
+        """How many samples each worker can train in that time."""
         return np.clip((time - self.fixed_n) / self._divisor_n, self.least_n, self.most_n)
 
     def _best_several(self, may_park_n: Bool) -> Bool:
@@ -125,7 +125,7 @@ class StepModel:
         return several_n
 
     def best_sole(self, may_park_n: Bool, now_n: Bool) -> Bool | None:
-        """The set of one with the least time after the present one; None if nobody may, or can hold the batch."""
+        """The set of one with the least time after the current one; None if nobody may, or can hold the batch."""
         must_n = ~may_park_n
         may_n = (must_n.sum() - must_n == 0) & (self.most_n >= self.samples)
         if not may_n.any():
@@ -140,7 +140,7 @@ class StepModel:
         return np.where(is_now_n, 0.0, self.hand_over_n + self._given_back(now_n))
 
     def _given_back(self, now_n: Bool) -> float:
-        """The hand-over with which the sole worker, if there is one, stops being it."""
+        """The hand-over by which the current sole worker, if there is one, stops being sole."""
         now = sole_of(now_n)
         return 0.0 if now is None else float(self.hand_over_n[now])
 
@@ -165,7 +165,7 @@ class StepModel:
         return self._quiet_n + others * (self._divisor_n - self._quiet_n)
 
     def at_most(self, taking_part_n: Bool) -> float:
-        """How long a step takes if nothing of it runs side by side, of a worker alone; of several as ``time_of``."""
+        """How long a step takes if nothing of it overlaps, for a worker alone; for several as ``time_of``."""
         sole = sole_of(taking_part_n)
         rows = 0.0 if sole is None or self.compute_n is None else float(self.alone_rows_n[sole])
         return self.time_of(taking_part_n) + rows
@@ -177,7 +177,7 @@ class StepModel:
 
     @cached_property
     def _alone_time_n(self) -> F64:
-        """What a step takes each worker alone."""
+        """How long a step takes each worker alone."""
         if self.compute_n is None:
             return self.alone_n + self.samples * self._divisor_n
         return self.alone_n + np.maximum(self.samples * self.compute_n, self.alone_rows_n)
@@ -202,9 +202,9 @@ def sole_of(taking_part_n: Bool) -> int | None:
 
 
 def rows_of_dense(dense_bytes: int, row_bytes: int, state_copies: int) -> DenseLoad:
-    """The dense weights that a worker moves to take part in a step; their optimizer keeps so many copies of them.
+    """The dense weights that a worker moves to take part in a step; state_copies: copies in the optimizer's state.
 
-    One direction counts: gradients go up while updated weights come down, so both take as long as one.
+    One direction counts: gradients go up while updated weights come down, so both together take as long as one.
     """
     rows = dense_bytes / row_bytes
     return DenseLoad(rows, rows * (1 + state_copies))

@@ -19,13 +19,13 @@ class EsdSpec(NamedSpec):
     form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic] (criterion: {', '.join(CRITERIA)})"
 
     alpha: float = 1.0
-    """share of the samples that are assigned exactly"""
+    """Share of the samples that are assigned exactly."""
     criterion: Criterion = CRITERIA[0]
-    """which samples those are"""
+    """Which samples those are."""
     literal: bool = False
-    """whether the exact ones fill a share of every worker's places, as published, instead of any places"""
+    """Whether the exact ones fill a share of every worker's places, as published, instead of any places."""
     strict: bool = False
-    """whether a split row counts as held by nobody in the cost of a sample, and not by its part-holders"""
+    """Whether a split row counts as held by nobody in the cost of a sample, instead of by its part-holders."""
     elastic: bool = False
 
     @classmethod

@@ -1,8 +1,9 @@
-"""fae: the baseline with a static hot set, whose rows every worker has a replica of and all-reduces; the rest is het's.
+"""fae: the baseline with a static hot set, of which every worker has replicas that are all-reduced; the rest is as in
+het.
 
 The assignment is random's. In the first steps of a generation uses are counted (dispatch/placement/rows/hot.py) and
-every row is treated as under het. Then the most frequent rows, as many as the share of the caches allows and an
-all-reduce is worth, become the hot set for the rest of the generation (dispatch/placement/rows/replicas.py). In the
+every row is treated as under het. Then the most frequent rows, as many as the share of the caches allows and as are
+cheaper to all-reduce, become the hot set for the rest of the generation (dispatch/placement/rows/replicas.py). In the
 literal form, as published, it fills its share whatever its rows cost.
 """
 
@@ -34,10 +35,10 @@ class FaeSpec(NamedSpec):
     form = f"fae[:share[:profile_steps]][:{LITERAL}]"
 
     hot_share: float = HOT_SHARE
-    """how much of each cache the hot set may fill"""
+    """Share of each cache that the hot set may fill."""
     profile_steps: int = PROFILE_STEPS
     literal: bool = False
-    """whether the hot set fills its share, as published, instead of leaving out rows that do not pay"""
+    """Whether the hot set fills its share, as published, instead of omitting rows that do not pay off."""
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:

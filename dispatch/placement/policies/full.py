@@ -1,7 +1,7 @@
-"""``:full`` behind a policy: its assignment under full synchronisation, so that the two can be told apart.
+"""``:full`` after a policy: its assignment under full synchronisation, so that the two effects can be separated.
 
-What a step trained is pushed in the next, used or not, as under het, which is random's assignment with this. The policy
-itself decides as it does otherwise: in its costs a push still belongs to the sample that asks for the row.
+What a step trained is pushed in the next one, whether it is used or not, as under het, which is random's assignment
+with this. The policy itself decides as usual: in its costs a push still belongs to the sample that needs the row.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class FullySynchronised(Spec):
-    """Another policy; only one that synchronises on demand by itself."""
+    """Another policy under full synchronisation; only one that normally synchronises on demand."""
 
     policy: Spec
 

@@ -1,7 +1,7 @@
 """het: the full-synchronisation baseline. Samples go anywhere; what a step trained is pushed in the next, used or not.
 
-The assignment is random's, so this is ``random:full`` by its name in the papers; that every update is pushed is the
-directory's work. With a staleness bound of 0 it is still exact, and it shows what synchronising on demand saves.
+The assignment is random's, so this is ``random:full`` by its name in the papers; the directory pushes every update.
+With a staleness bound of 0 it is still exact, and it shows how much synchronisation on demand saves.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from dispatch.placement.policies.spec import (
 )
 
 ROUNDS = 8
-"""more of them hardly lower the cost of a batch any further"""
+"""Number of rounds; more of them hardly lower the cost of a batch any further."""
 MOST_ROUNDS = 1000
 
 
@@ -28,7 +28,7 @@ class JointSpec(NamedSpec):
 
     rounds: int = ROUNDS
     alpha: float = 1.0
-    """share of exact solving: 0 is Heu, ¼ Opt, 1 all rounds"""
+    """Share of exact solving: 0 is Heu, ¼ Opt, 1 all rounds."""
     elastic: bool = False
 
     @classmethod

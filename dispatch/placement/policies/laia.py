@@ -16,7 +16,7 @@ class LaiaSpec(NamedSpec):
     form = f"laia[:{PARTS}]"
 
     parts: bool = False
-    """whether part-holders of a split row count as holders, as in esd's cost"""
+    """Whether part-holders of a split row count as holders, as in esd's cost."""
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:

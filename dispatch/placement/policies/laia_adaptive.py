@@ -16,7 +16,7 @@ class LaiaAdaptiveSpec(NamedSpec):
     form = "laia_adaptive[:budget_ms]"
 
     budget_ms: float = BUDGET_MS
-    """time for scoring"""
+    """Time for scoring."""
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:

@@ -1,4 +1,4 @@
-"""All policies by name. A new one is a file beside this and a line below."""
+"""All policies by name. To add one, add a file next to this and a line below."""
 
 import re
 from difflib import get_close_matches
@@ -41,13 +41,13 @@ def parse_spec(text: str) -> Spec:
         spec = _parse(name, parameters) if name in SPECS else None
     except WrongParameter as wrong:
         raise ConfigError(
-            f"policy cannot be built; {wrong.name} of {_checkpoint(text)} is {_checkpoint(wrong.written)}; expected "
+            f"policy cannot be built; {wrong.name} of {_quoted(text)} is {_quoted(wrong.written)}; expected "
             f"{wrong.expected}; correct dispatch.policy, for example to {_meant(text) or repr(wrong.example)}"
         ) from wrong
     if spec is None:
         choices = ", ".join(known.form for known in SPECS.values())
         raise ConfigError(
-            f"policy cannot be built; got {_checkpoint(text)}; expected one of {choices}; all but het and fae may "
+            f"policy cannot be built; got {_quoted(text)}; expected one of {choices}; all but het and fae may "
             f"end in :{FULL}; correct dispatch.policy{f', perhaps to {meant}' if (meant := _meant(text)) else ''}"
         )
     return spec
@@ -62,7 +62,7 @@ def _parse(name: str, parameters: list[str]) -> Spec | None:
 
 
 def _meant(text: str) -> str:
-    """The policy that differs in misspelt words alone, in quotes; empty if there is none."""
+    """The policy that differs only in misspelt words, in quotes; empty if there is none."""
     words = {word for spec in SPECS.values() for word in re.findall(r"[a-z_]{3,}", spec.form)} | {*SPECS, FULL}
     near = [get_close_matches(part, sorted(words), n=1) or [part] for part in text.strip().split(":")]
     name, *parameters = (part for (part,) in near)
@@ -73,8 +73,8 @@ def _meant(text: str) -> str:
     return repr(":".join((name, *parameters))) if is_policy else ""
 
 
-def _checkpoint(text: str) -> str:
-    """What was written, in quotes, at a length that fits into a line."""
+def _quoted(text: str) -> str:
+    """What was written, in quotes, shortened to fit into a line."""
     return repr(text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…")
 
 

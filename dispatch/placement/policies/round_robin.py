@@ -1,4 +1,4 @@
-"""round_robin: samples dealt out in turn, passing over workers that are full."""
+"""round_robin: samples assigned in turn, skipping workers that are full."""
 
 from dataclasses import dataclass
 
@@ -19,13 +19,13 @@ class RoundRobinSpec(PlainSpec):
 
 
 class RoundRobin:
-    """Sample after sample to worker 0, 1, 2 … and round again, whatever they hold."""
+    """Assigns samples to worker 0, 1, 2 … and round again, whatever rows they hold."""
 
     def assign(self, situation: Situation) -> Assignment:
         check_capacities(situation)
         capacity_n = np.minimum(situation.capacity_n, situation.samples)
         worker = np.repeat(np.arange(situation.workers, dtype=np.int32), capacity_n)
-        # how many places of the same worker come before each place: the round it is dealt in
+        # how many places of the same worker come before each place: the round in which it is filled
         turn = np.arange(len(worker)) - np.repeat(np.cumsum(capacity_n) - capacity_n, capacity_n)
         return Assignment(worker[np.argsort(turn, kind="stable")][: situation.samples])
 

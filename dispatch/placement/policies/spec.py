@@ -1,7 +1,7 @@
-"""What all policies have in common: how they are written in settings, and what they may need of the dispatcher.
+"""What all policies have in common: how they are written in settings, and what they may need from the dispatcher.
 
-A policy is written as its name and its parameters behind colons, as in ``esd:0.5:min3-min``. One that allows it may
-end in ``:elastic``: capacities then follow links and measured times instead of being equal. Behind all of that
+A policy is written as its name followed by its parameters, separated by colons, as in ``esd:0.5:min3-min``. A policy
+that allows it may end in ``:elastic``: capacities then follow links and measured times instead of being equal. A final
 ``:full`` makes synchronisation full (dispatch/placement/policies/full.py).
 """
 
@@ -25,19 +25,19 @@ class Needs:
 
     synchronisation: "Synchronisation" = "on_demand"
     hot_share: float = 0.0
-    """part of each cache that is set apart for a hot set; 0: the policy has none"""
+    """Share of each cache that is reserved for a hot set; 0: the policy has none."""
     profile_steps: int = 0
-    """steps of a generation in which uses are counted before the hot set is chosen"""
+    """Steps of a generation in which uses are counted before the hot set is chosen."""
     only_worthwhile: bool = True
-    """whether the hot set leaves out rows that cost more when all-reduced than when pushed and pulled"""
+    """Whether the hot set omits rows that are cheaper to push and pull than to all-reduce."""
     elastic: bool = False
-    """whether capacities follow links and measured times instead of being equal"""
+    """Whether capacities follow links and measured times instead of being equal."""
     alpha: float = 1.0
-    """share of exact solving to begin with; only policies with such a share look at it"""
+    """Share of exact solving at the start; only policies with such a share use it."""
 
 
 class WrongParameter(Exception):
-    """A parameter has a value that it cannot have; becomes a ConfigError that names the whole text."""
+    """A parameter has an invalid value; becomes a ConfigError that quotes the whole text."""
 
     def __init__(self, name: str, written: str, expected: str, example: str) -> None:
         super().__init__(f"{name} is {written!r}; expected {expected}")
@@ -61,15 +61,15 @@ class Spec(ABC):
 
     @abstractmethod
     def build(self, seed: int, backend: Backend) -> Policy:
-        """The policy itself; seed is for those that draw, backend for those that assign exactly."""
+        """Builds the policy; seed is for those that draw at random, backend for those that assign exactly."""
 
 
 class NamedSpec(Spec):
-    """One that is found in the registry by its name."""
+    """A spec that is found in the registry by its name."""
 
     name: ClassVar[str]
     form: ClassVar[str]
-    """how it may be written, optional parts in brackets"""
+    """How it may be written, with optional parts in brackets."""
 
     @classmethod
     @abstractmethod
@@ -95,7 +95,7 @@ def split_last(parameters: Sequence[str], word: str) -> tuple[Sequence[str], boo
 
 
 def parse_number(written: str) -> float:
-    """NaN for what is no number, which no range contains."""
+    """The number; NaN if it is not one, which no range contains."""
     try:
         return float(written)
     except ValueError:
@@ -111,5 +111,5 @@ def parse_alpha(written: str, example: str) -> float:
 
 
 def parse_count(written: str) -> int:
-    """-1 for what is no whole number from 0 on of at most 18 digits."""
+    """The number; -1 unless it is a whole number from 0 on of at most 18 digits."""
     return int(written) if written.isascii() and written.isdecimal() and len(written) <= 18 else -1

@@ -1,13 +1,13 @@
-"""Write-behind: owners push rows before anyone asks for them, so that a flush finds little left to write back.
+"""Write-behind: owners push rows before anyone needs them, so that a flush finds little left to write back.
 
-Every worker has a queue of the rows it trained alone, in the order in which they were last trained. In each step the
-first ones leave it, those that have not been trained for longest: at most a share of the rows that the worker pulls in
+Every worker has a queue of the rows that it trained alone, in the order in which they were last trained. In each step
+the first ones, which have not been trained for longest, leave it: at most a share of the rows that the worker pulls in
 this step, and none that this step or the one before trains. They are pushed with state, in the round that nobody waits
-for, and become clean; the owner keeps its copy. That changes what moves and when, and no bit of the model.
+for, and become clean; the owner keeps its copy. This changes what moves and when, but no bit of the model.
 
 An entry of a queue is (slot, step), and counts only while the slot was last used in that step: a row that is trained
-again, or leaves its slot, has another entry or none. Where the queue's array is full, entries that no longer count are
-removed, which leaves one a slot at most: each entry is written, moved and read a bounded number of times.
+again, or leaves its slot, has another entry or none. If the queue's array is full, entries that no longer count are
+removed, which leaves at most one per slot: each entry is written, moved and read a bounded number of times.
 
 Legend: n workers, C slots, K = 2C entries.
 """
@@ -25,7 +25,7 @@ from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
 
 HEAD = 0
-"""columns of ``ends_n2``"""
+"""Columns of ``ends_n2``."""
 TAIL = 1
 
 ENTRY_SLOT = 0
@@ -37,9 +37,9 @@ class IdleQueues(NamedTuple):
     """Plain arrays, so that kernels can take them whole."""
 
     entries_nK2: I32
-    """slot, and step modulo 2^31"""
+    """Slot, and step modulo 2^31."""
     ends_n2: I64
-    """where the entries of each worker begin and end"""
+    """Where the entries of each worker begin and end."""
 
 
 class WriteBehind:
@@ -49,19 +49,19 @@ class WriteBehind:
         """share: of the rows that a worker pulls in a step; 0: nothing is written behind."""
         self.share = share
         self.is_due = True
-        """whether rows are pushed now; what waits in the queues stays there"""
+        """Whether rows are pushed now; otherwise they stay in the queues."""
         n, C = caches.is_outdated_nC.shape
         self._queues = IdleQueues(np.empty((n, 2 * C if share else 0, 2), np.int32), np.zeros((n, 2), np.int64))
         self.forget()
         self._credit_n = np.zeros(n)
-        """of each worker's budgets so far, the fraction that was not enough for a row"""
+        """The fraction of each worker's budgets so far that was not enough for a row."""
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self._queues)
 
     def most(self, pulls: int) -> int:
-        """Rows that are pushed at most in a step with so many pulls."""
+        """Most rows that are pushed in a step with that many pulls."""
         return int(self.share * pulls) + self._credit_n.size if self.share else 0
 
     def push(self, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int) -> None:
@@ -76,14 +76,14 @@ class WriteBehind:
             push_idle(self._queues, budget_n, rows, caches, lines, late_from)
 
     def note(self, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
-        """Takes what the step trains; slots: of the rows in ``uses``."""
+        """Adds what the step trains to the queues; slots: of the rows in ``uses``."""
         if self.share:
             queue_trained(self._queues, uses, slots, step, caches)
 
     def forget(self) -> None:
-        """Every row has become clean."""
+        """Clears the queues, because every row has become clean."""
         n, K, _ = self._queues.entries_nK2.shape
-        # not all at the front, so that they are not full, and closed up, in the same step
+        # at different places, so that they do not all become full and are compacted in the same step
         self._queues.ends_n2[:] = (np.arange(n) * K // n)[:, np.newaxis]
 
 
@@ -91,7 +91,7 @@ class WriteBehind:
 def push_idle(
     queues: IdleQueues, budget_n: I64, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int
 ) -> None:
-    """Up to so many rows of each worker, the longest untrained first."""
+    """Pushes up to that many rows of each worker, the longest untrained first."""
     for worker in range(budget_n.size):
         entries = queues.entries_nK2[worker]
         ends = queues.ends_n2[worker]
@@ -126,7 +126,7 @@ def queue_trained(queues: IdleQueues, uses: Uses, slots: I32, step: int, caches:
 
 @kernel
 def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
-    """Moves the entries that count to the front. The slots of this step's rows have none, so there is room for them."""
+    """Moves the valid entries to the front. The slots of this step's rows have none, so there is room for them."""
     entries = queues.entries_nK2[worker]
     ends = queues.ends_n2[worker]
     kept = 0
@@ -139,5 +139,5 @@ def _close_up(queues: IdleQueues, worker: int, caches: Caches) -> None:
 
 @kernel
 def _counts(caches: Caches, worker: int, slot: int, step: int) -> bool:
-    """Whether the slot still holds what this step trained there."""
+    """Whether the slot still holds the row that this step trained there."""
     return bool(caches.slot_nC4[worker, slot, cache.LAST] == step and not caches.is_outdated_nC[worker, slot])

@@ -1,16 +1,15 @@
 """The caches of all workers as the dispatcher sees them: which row is in which slot, and which leaves first.
 
-Order of eviction: outdated copies (most recently outdated first), then by the chosen policy:
-``lru``   the row not used for longest goes first;
-``lfu``   the row used in the fewest steps since it came goes first;
-``emark`` the lower mark goes first, then the row used less often (ESD §8.1).
-Rows of the current step are never evicted. Ties go to the lower slot.
+Order of eviction: outdated copies (most recently outdated first), then by the chosen policy: ``lru`` evicts the row
+that was not used for longest; ``lfu`` evicts the row used in the fewest steps since it came; ``emark`` evicts the lower
+mark first, then the row used less often (ESD §8.1). Rows of the current step are never evicted. Ties go to the lower
+slot.
 
-All three share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots,
-sorted once by last use or by number of uses; an entry counts only while its mark is below ``target``, that is, while
-its row has not been used since the queue was made, so the order frozen at that moment is still true. When the queue is
-spent, every mark equals ``target``: it rises by one and the queue is made anew. An eviction costs O(log C), amortised.
-For ``lfu`` a row that has just come may be the next to go, so its queue is made anew in every step that evicts.
+All three share one structure. Using a row sets its mark to ``target``. Victims come from a queue of all slots, sorted
+once by last use or by number of uses; an entry is valid only while its mark is below ``target``, that is, while its row
+has not been used since the queue was built, so the order at that moment is still correct. When the queue is used up,
+every mark equals ``target``: it rises by one and the queue is built again. An eviction costs O(log C), amortised. For
+``lfu`` a row that has just come may be the next to leave, so its queue is built again in every step that evicts.
 
 Legend: n workers, C slots, H places of the hash table row → slot.
 """
@@ -24,15 +23,15 @@ from dispatch.placement.rows.hashing import EMPTY, find, home, remove, vacancy
 from infra.base.kernels import kernel
 
 ROW = 0
-"""columns of ``slot_nC4``: the row it holds, or EMPTY"""
+"""Columns of ``slot_nC4``; this one is the row that the slot holds, or EMPTY."""
 MARK = 1
 USES = 2
 LAST = 3
-"""step of the last use, modulo 2^31"""
+"""Step of the last use, modulo 2^31."""
 
 DIGIT_BITS = 11
 DIGIT = 1 << DIGIT_BITS
-"""of the sort that makes a queue"""
+"""Base of the radix sort that builds a queue."""
 
 LRU = 0
 EMARK = 1
@@ -40,7 +39,7 @@ LFU = 2
 EVICTIONS = {"lru": LRU, "emark": EMARK, "lfu": LFU}
 
 TARGET = 0
-"""columns of ``counters_n6``: the newest mark, slots in use, entries of the two lists, the queue's step"""
+"""Columns of ``counters_n6``: the newest mark, slots in use, entries of the two lists, the queue's step."""
 FILLED = 1
 OUTDATED = 2
 HEAD = 3
@@ -53,12 +52,12 @@ class Caches(NamedTuple):
 
     capacity_n: I64
     slot_nC4: I32
-    """what is known of each slot, side by side so that it is fetched at once: ROW, MARK, USES, LAST"""
+    """What is known of each slot, stored together so that one fetch is enough: ROW, MARK, USES, LAST."""
     table_nH: I32
-    """row → slot, open addressing"""
+    """Hash table from row to slot, with open addressing."""
     is_outdated_nC: Bool
     is_listed_nC: Bool
-    """whether the slot stands in ``outdated_nC`` (entries are removed lazily)"""
+    """Whether the slot is in ``outdated_nC`` (entries are removed lazily)."""
     outdated_nC: I32
     queue_nC: I32
     counters_n6: I64
@@ -109,7 +108,7 @@ def find_slots(caches: Caches, workers: I32, rows: I64) -> I32:
 
 @kernel
 def put(caches: Caches, worker: int, row: int, slot: int) -> None:
-    """Enters a row into an emptied slot."""
+    """Puts a row into an empty slot."""
     table = caches.table_nH[worker]
     table[vacancy(table, row)] = slot
     caches.slot_nC4[worker, slot, ROW] = row
@@ -125,7 +124,9 @@ def drop(caches: Caches, worker: int, slot: int) -> None:
 
 @kernel
 def carry_over(old: Caches, was: int, new: Caches, worker: int) -> None:
-    """An empty cache becomes what another was: slots, ages and marks. Slots that the new one does not have are lost."""
+    """Copies the contents of a cache into an empty one: slots, ages and marks. Slots that the new
+    one lacks are lost.
+    """
     counters = new.counters_n6[worker]
     filled = min(old.counters_n6[was, FILLED], new.capacity_n[worker])
     for slot in range(filled):
@@ -155,7 +156,7 @@ def use(caches: Caches, worker: int, slot: int, step: int) -> None:
 
 @kernel
 def outdate(caches: Caches, worker: int, slot: int) -> None:
-    """The copy in this slot is no longer the newest: it goes first when room is needed."""
+    """Marks the copy in this slot as no longer the newest: it leaves first when room is needed."""
     caches.is_outdated_nC[worker, slot] = True
     if not caches.is_listed_nC[worker, slot]:
         caches.is_listed_nC[worker, slot] = True
@@ -165,10 +166,10 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
 
 @kernel
 def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int) -> I32:
-    """Slots for rows that come in this step; ROW still names the one that has to leave each, EMPTY if none does.
+    """Slots for rows that come in this step; ROW still names the row that has to leave each, EMPTY if none does.
 
-    Rows of this step must have been used already, so that they carry the newest mark. The slots count as used from here
-    on. Those never used come first, then outdated copies, then the queue's.
+    Rows of this step must have been used already, so that they have the newest mark. The slots count as used from here
+    on. Slots that were never used come first, then outdated copies, then the queue's.
     """
     counters = caches.counters_n6[worker]
     slots = np.empty(wanted, np.int32)
@@ -191,7 +192,7 @@ def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int
 
 @kernel
 def _take_queued(caches: Caches, worker: int, slots: I32, step: int, eviction: int) -> None:
-    """Fills ``slots`` from the queue, which is made anew where it is spent."""
+    """Fills ``slots`` from the queue, which is built again when it is used up."""
     counters = caches.counters_n6[worker]
     if eviction == LFU and counters[MADE] != step:
         _queue_again(caches, worker, step, eviction)
@@ -210,7 +211,7 @@ def _take_queued(caches: Caches, worker: int, slots: I32, step: int, eviction: i
 
 @kernel
 def _start_again(caches: Caches, worker: int, slots: I32, step: int) -> None:
-    """The first use of what is about to come into these slots."""
+    """Resets these slots for the first use of the rows that are about to come."""
     for slot in slots:
         caches.slot_nC4[worker, slot, USES] = 0
         use(caches, worker, slot, step)
@@ -234,7 +235,7 @@ def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
 
 @kernel
 def _stable_order(values: I32) -> I32:
-    """argsort, stable, of numbers from 0 up: by their lowest digit first, as many digits as there are."""
+    """A stable argsort of numbers from 0 up: radix sort by the lowest digit first."""
     order = np.arange(values.size).astype(np.int32)
     other = np.empty(values.size, np.int32)
     most = values.max() if values.size else 0

@@ -1,4 +1,4 @@
-"""The kernels by which the directory keeps copies coherent: see the three steps of
+"""The kernels with which the directory keeps copies coherent, see the three steps of
 dispatch/placement/rows/directory.py.
 
 Legend: U distinct rows of the batch, n workers, Q words of 64 workers each.
@@ -42,7 +42,7 @@ from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
 
 PUSHES = 1
-"""what a holder does before a step, as bits"""
+"""What a holder does before a step, as bits."""
 LEAVES = 2
 
 
@@ -84,7 +84,7 @@ def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches
 
 @kernel
 def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, lines: RoundLines) -> tuple[I32, I32, U8]:
-    """Every (holder, row) that pushes or ceases to be a holder, and which of the two it does."""
+    """Every (holder, row) that pushes or stops being a holder, and which of the two it does."""
     most = lines.pushes_4.shape[0]
     worker = np.empty(most, np.int32)
     u_of = np.empty(most, np.int32)
@@ -122,7 +122,7 @@ def give_slots(
     eviction: int,
     lines: RoundLines,
 ) -> I32:
-    """Step 2: a slot for every row a worker uses; what is missing or outdated is pulled."""
+    """Step 2: a slot for every row that a worker uses; missing or outdated rows are pulled."""
     slots = np.empty(uses.local.size, np.int32)
     for worker in range(caches.capacity_n.size):
         first = uses.local_starts[worker]
@@ -140,7 +140,9 @@ def give_slots(
 def _slots_for(
     worker: int, used: I64, step: int, rows: RowStates, caches: Caches, eviction: int, lines: RoundLines
 ) -> I32:
-    """The slots of the rows a worker uses. All it holds are marked before any room is made, so none of them leaves."""
+    """The slots of the rows that a worker uses. All rows it holds are marked before room is made, so none of them
+    leaves.
+    """
     slots = cache.find_slots(caches, np.full(used.size, worker, np.int32), used)
     missing = np.empty(used.size, np.int32)
     count = 0
@@ -160,7 +162,7 @@ def _slots_for(
 
 @kernel
 def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, lines: RoundLines) -> None:
-    """Empties slots; what only this worker has of a row is pushed first. Of an outdated copy others have more."""
+    """Empties slots; what only this worker has of a row is pushed first. Outdated copies need no push."""
     states = _fetch(worker, slots, rows, caches)
     for i in range(slots.size):
         row = int(caches.slot_nC4[worker, slots[i], cache.ROW])
@@ -191,7 +193,7 @@ def _fetch(worker: int, slots: I32, rows: RowStates, caches: Caches) -> U8:
 
 @kernel
 def advance(step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
-    """Step 3: who uses a row holds it, alone or as one of several."""
+    """Step 3: the users of a row hold it, alone or as one of several."""
     for u in range(rows_U.size):
         set_trained(rows, rows_U[u], step, OWNED if is_single(users_UQ, u) else SPLIT)
         for q in range(users_UQ.shape[1]):
@@ -200,7 +202,7 @@ def advance(step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
 
 @kernel
 def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
-    """The worker holds what its cache has, but for outdated copies; all of it is clean."""
+    """The worker holds what its cache has, except for outdated copies; all of it is clean."""
     for slot in range(caches.capacity_n[worker]):
         row = int(caches.slot_nC4[worker, slot, cache.ROW])
         if row != EMPTY and not caches.is_outdated_nC[worker, slot]:

@@ -1,23 +1,23 @@
-"""The directory: for every row, which workers hold it and in which state; coherence decided one step ahead.
+"""The directory: which workers hold each row and in which state; coherence is decided one step ahead.
 
-A pure function of the sequence of (batch, assignment): it is never asked over the network and is the same code live,
-in the simulator and in tests. For each step it says, exactly, which worker pushes, pulls and evicts which row:
+A pure function of the sequence of (batch, assignment): it is never queried over the network and is the same code live,
+in the simulator and in tests. For each step it says exactly which worker pushes, pulls and evicts which row:
 
-1. *synchronise*: a row of this batch that its owner alone does not use is pushed by the owner; a split row is pushed
-   by every part-holder; copies held by workers that do not use the row become outdated, since it is about to change
-   (under full synchronisation all rows that the step before trained are pushed first, used or not);
-2. *give slots*: every row a worker uses gets a slot; what it does not hold in its newest state is pulled; if there is
-   no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first;
+1. *synchronise*: if anyone but its owner uses a row of this batch, the owner pushes it; a split row is pushed by every
+   part-holder; copies held by workers that do not use the row become outdated, since it is about to change (under full
+   synchronisation all rows that the step before trained are pushed first, used or not).
+2. *give slots*: every row that a worker uses gets a slot; what it does not hold in its newest state is pulled; if there
+   is no room, others are evicted, and what only this worker has of them (an owned row, or a part) is pushed first.
 3. *advance*: a row used by one worker is owned by it, a row used by several is split over them.
 
-Between 2 and 3, within a budget, owners push rows that nobody has asked for (dispatch/placement/rows/behind.py).
+Between 2 and 3, within a budget, owners push rows that nobody needs yet (dispatch/placement/rows/behind.py).
 
-What a step moves of rows that the step before did not train is marked as early (dispatch/placement/rows/plan.py).
+Transfers of rows that the step before did not train are marked as early (dispatch/placement/rows/plan.py).
 
 Rows of a hot set, if there is one, are replicated instead (dispatch/placement/rows/replicas.py) and take no part in
 this.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ from dispatch.placement.rows.states import (
 from dispatch.placement.rows.uses import Uses, make_uses, users_of
 
 Synchronisation = Literal["on_demand", "full"]
-"""whether an update is pushed when another worker needs the row, or always in the step after it"""
+"""Whether an update is pushed when another worker needs the row, or always in the step after it."""
 
 
 NOTHING_UNDER_WAY = 1 << 62
@@ -67,9 +67,9 @@ class Directory:
         replicas: int = 0,
         write_behind: float = 0.0,
     ) -> None:
-        """replicas: slots of each cache that are set apart for a hot set.
+        """replicas: slots of each cache that are reserved for a hot set.
 
-        write_behind: owned rows that a worker pushes ahead of a flush, at most, as a share of the rows it pulls.
+        write_behind: most owned rows that a worker pushes ahead of a flush, as a share of the rows it pulls.
         """
         self.workers = cache_rows_n.size
         self.shards = shards
@@ -82,12 +82,12 @@ class Directory:
         # under full synchronisation every row has been pushed before it could be written behind
         self._behind = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
         self._trained = np.empty(0, np.int64)
-        """rows whose updates the next step pushes in any case"""
+        """Rows whose updates the next step pushes in any case."""
         self._late_from = NOTHING_UNDER_WAY
-        """the last step; transfers of rows that it trains have to wait for it"""
+        """The last step; transfers of rows that it trains have to wait for it."""
 
     def write_behind(self, is_due: bool) -> None:
-        """Whether owners push rows ahead of a flush from now on; by default they do."""
+        """Sets whether owners push rows ahead of a flush from now on; by default they do."""
         self._behind.is_due = is_due
 
     @property
@@ -101,14 +101,14 @@ class Directory:
 
     @property
     def replicas(self) -> int:
-        """How many rows a hot set may have."""
+        """Most rows of a hot set."""
         return self._replicas.most
 
     def continue_from(self, old: "Directory", members: Sequence[int | None]) -> list[bool]:
         """Takes over caches of the generation before, between its flush and the first step of this one.
 
         members: the number that each worker had there, None for a newcomer. Returns whether each worker keeps its
-        cache: one that stays does, unless the cache has another size now. Replicas are given up.
+        cache: one that stays does, unless the cache has another size now. Replicas are dropped.
         """
         assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
         assert not is_any_unwritten(old._rows), "rows have not been written back"
@@ -125,13 +125,13 @@ class Directory:
         return keeps
 
     def replicate(self, rows: I64) -> None:
-        """From the next step on these rows are replicated on every worker; slots that they do not need become free."""
+        """Replicates these rows on every worker from the next step on; slots that they do not need become free."""
         self._reserve(int(rows.max(initial=-1)) + 1)
         self._replicas.choose(rows)
         self._caches.capacity_n[:] += self._replicas.most - self._replicas.rows_H.size
 
     def look_up(self, batch: BatchRows) -> tuple[U8, U64]:
-        """State and holders of the batch's rows, as a policy wants them."""
+        """State and holders of the batch's rows, in the form that a policy needs."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
         if self._replicas.rows_H.size:
@@ -140,7 +140,7 @@ class Directory:
         return state_U, holders_UQ
 
     def plan(self, step: int, batch: BatchRows, assignment_B: I32) -> RoundPlan:
-        """Decides everything that moves in this step, and takes the step as done."""
+        """Decides everything that moves in this step, and assumes that the step will be done."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         users_UQ = users_of(batch.local_BF, assignment_B, batch.rows_U.size, self._rows.shape[1] - 1)
         uses = make_uses(self.workers, batch.local_BF, assignment_B, users_UQ)
@@ -181,19 +181,21 @@ class Directory:
         return make_round(self.workers, self.shards, lines, None, np.empty(0, np.int32), self._rows)
 
     def holders(self, row: int) -> tuple[int, set[int]]:
-        """State and holders of one row, for tests and for people."""
+        """State and holders of one row, for tests and debugging."""
         if state_of(self._rows, row) == REPLICATED:
             return REPLICATED, set(range(self.workers))
         held_1n = held_by(self._rows[row : row + 1, 1:], self.workers)
         return int(state_of(self._rows, row)), set(np.flatnonzero(held_1n).tolist())
 
     def cached(self, worker: int) -> dict[int, int]:
-        """row → slot of one worker's cache, outdated copies included, but not of rows that it holds a replica of."""
+        """Slot by row of one worker's cache, including outdated copies, but without rows of which
+        it holds a replica.
+        """
         rows = self._caches.slot_nC4[worker, :, cache.ROW]
         return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY} | self._replicas.cached(worker)
 
     def _enter(self, rows_H: I64, lines: RoundLines) -> None:
-        """What anyone trained of the hot set is pushed, ordinary copies are given up, every worker pulls a replica."""
+        """Pushes what anyone trained of the hot set, drops ordinary copies, and lets every worker pull a replica."""
         push_trained(rows_H, self._rows, self._caches, lines)
         give_up(rows_H, self._rows, self._caches)
         set_replicated(rows_H, self._rows)

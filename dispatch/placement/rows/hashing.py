@@ -1,4 +1,4 @@
-"""Hash tables of numbers, each standing for a key that is kept elsewhere: open addressing with linear probing.
+"""Hash tables of numbers, each representing a key that is stored elsewhere: open addressing with linear probing.
 
 ``table[at]`` is EMPTY or a number i whose key is ``keys[i]``. The index uses it for key → row, the caches for row →
 slot. A table's size is a power of two, and it must never become full.
@@ -43,7 +43,7 @@ def vacancy(table: I32, key: int) -> np.int64:
 
 @kernel
 def remove(table: I32, keys: Any, number: int) -> None:
-    """Takes out a number that is in the table; those behind it move up, so no tombstones are needed."""
+    """Removes a number that is in the table; those after it move up, so no tombstones are needed."""
     mask = table.size - 1
     at = home(keys[number], mask)
     while table[at] != number:

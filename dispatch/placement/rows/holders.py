@@ -1,4 +1,4 @@
-"""Sets of workers as bits: bit j % 64 of word j // 64 stands for worker j.
+"""Sets of workers as bits: bit j % 64 of word j // 64 represents worker j.
 
 Legend: U rows, n workers, Q words of 64 workers each.
 """
@@ -13,7 +13,7 @@ ONE = np.uint64(1)
 
 
 def words_for(workers: int) -> int:
-    """How many words have a bit for each of so many workers."""
+    """How many words are needed for that many workers."""
     return -(-workers // WORD_BITS)
 
 
@@ -90,7 +90,7 @@ def lowest_bit(word: np.uint64) -> np.uint64:
 
 @kernel
 def worker_of(bit: np.uint64, word: int) -> int:
-    """The worker that a bit of a word stands for."""
+    """The worker that a bit of a word represents."""
     number = word * WORD_BITS
     while bit > ONE:
         bit >>= ONE

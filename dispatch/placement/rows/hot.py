@@ -15,12 +15,12 @@ class Profile:
     """Counts how often rows are used over some batches; a pure function of them."""
 
     def __init__(self, steps: int, most: int, workers: int, only_worthwhile: bool = True) -> None:
-        """only_worthwhile: whether rows that an all-reduce makes dearer are left out."""
+        """only_worthwhile: whether to omit rows that an all-reduce makes more expensive."""
         self._left = steps
         self._most = most
         self._least_uses = steps * worthwhile_uses(workers) if only_worthwhile else 0.0
         self._uses = np.empty(0, np.int64)
-        """by row number"""
+        """Uses by row number."""
 
     def count_batch(self, batch: BatchRows) -> I64 | None:
         """Counts a batch. Returns the hot rows, ascending, once enough batches are counted; otherwise None."""
@@ -46,7 +46,7 @@ def most_frequent(uses: I64, most: int, least_uses: float) -> I64:
 
 
 def worthwhile_uses(workers: int) -> float:
-    """Uses a step from which on all-reducing a row moves no more than pushing and pulling it.
+    """Uses per step from which on all-reducing a row moves no more than pushing and pulling it.
 
     A ring moves 2(n-1) copies of it. Pushing and pulling moves 2 for each worker that uses it, and of f uses placed at
     random n(1 - (1 - 1/n)^f) workers have one: n - 1 of them if f is ln n / -ln(1 - 1/n), about n ln n.

@@ -1,9 +1,9 @@
 """The index: which row belongs to a key, and the local numbering of one batch's rows.
 
-A key gets the next row number when it is first seen and keeps it for ever, so the numbering is a pure function of the
-order of keys. A hash table of 32-bit row numbers stands beside the array of keys: 20 to 26 bytes a known key.
+A key gets the next row number when it is first seen and keeps it forever, so the numbering is a pure function of the
+order of keys. A hash table of 32-bit row numbers accompanies the array of keys: 20 to 26 bytes per known key.
 
-Legend: B samples, F keys a sample, U distinct rows of the batch.
+Legend: B samples, F keys per sample, U distinct rows of the batch.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from infra.base.kernels import kernel
 
 FIRST_CAPACITY = 1024
 GROWTH = 1.125
-"""by how much the arrays grow: little memory is idle, and each key is still copied only a few times"""
+"""Factor by which the arrays grow: little memory is idle, and each key is still copied only a few times."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class BatchRows:
     local_BF: I32
     rows_U: I64
     first_new: int
-    """rows from this number on were given out for this batch"""
+    """Rows from this number on were assigned for this batch."""
     new_keys: U64
 
 
 class Index:
-    """Gives out row numbers; knows every key it has seen."""
+    """Assigns row numbers; knows every key it has seen."""
 
     def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Lines: what the directory's kernels write down for one round, before it is grouped by worker and by shard."""
+"""Lines: what the directory's kernels record for one round, before it is grouped by worker and by shard."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from dispatch.placement.rows.states import RowStates
 from infra.base.kernels import kernel
 
 OWNED_UPDATE = 0
-"""kinds of push; the last bit tells the part of a split row from an owned row"""
+"""Kinds of push; the last bit distinguishes the part of a split row from an owned row."""
 PART_UPDATE = 1
 OWNED_EVICT = 2
 PART_EVICT = 3
@@ -19,7 +19,7 @@ OWNED_BEHIND = 6
 KINDS = 7
 
 WITH_STATE = 0
-"""kinds of pull"""
+"""Kinds of pull."""
 VALUE_ONLY = 1
 
 LINE_WORKER = 0
@@ -44,15 +44,15 @@ class RoundLines(NamedTuple):
     pushes_4: I64
     pulls_4: I64
     settled_2: I64
-    """split rows of which all parts have been pushed, and whether that was to make room"""
+    """Split rows of which all parts have been pushed, and whether that was to make room."""
     counts: I64
-    """how many pushes, pulls and settled rows have been written"""
+    """How many pushes, pulls and settled rows have been written."""
 
 
 def empty_lines(rows_U: I64, rows: RowStates, uses: int, behind: int = 0) -> RoundLines:
     """Room for the worst case: every holder of a batch row pushes, and every use evicts something.
 
-    behind: rows that are written behind at most.
+    behind: most rows that are written behind.
     """
     held = int(np.bitwise_count(rows[rows_U, 1:]).sum())
     return RoundLines(

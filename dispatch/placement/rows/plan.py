@@ -1,12 +1,12 @@
 """Plans: what the directory decided for one step, grouped by worker and by shard.
 
 A row that the step before did not train may move while that step is still under way: its transfers are *early*. Others
-have to wait for its new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
+have to wait for the new value: they are *late*. Early pushes that only make room in a cache are *evictions*: they move
 at the same time as the early ones, and nobody waits for them in this step; so do rows that are written behind
 (dispatch/placement/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within
 each part rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
-Legend: b samples of a micro-batch, F keys a sample, n workers, s shards.
+Legend: b samples of a micro-batch, F keys per sample, n workers, s shards.
 """
 
 from dataclasses import dataclass
@@ -45,23 +45,23 @@ from ps.phases import EARLY, EVICT, TRAIN
 
 OWNED_KINDS = [OWNED_UPDATE, OWNED_EVICT, OWNED_FLUSH, OWNED_BEHIND]
 ROUNDS = 3
-"""of a step, numbered by their phases: EARLY, TRAIN, EVICT"""
+"""Rounds of a step, numbered by their phases: EARLY, TRAIN, EVICT."""
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Rows and the slots they leave or enter."""
+    """Rows and the slots that they leave or enter."""
 
     rows: I64
     slots: I32
     early: int = 0
-    """how many of them, the first ones, may move before the last step has ended"""
+    """How many of them, the first ones, may move before the last step has ended."""
     evicted: int = 0
-    """how many of them, the last ones, are evictions or written behind"""
+    """How many of them, the last ones, are evictions or written behind."""
 
 
 NOTHING_MOVES = Moves(np.empty(0, np.int64), np.empty(0, np.int32))
-"""the same for all: most members may be parked, and a step should cost little for each of them"""
+"""One object for all: most members may be parked, and a step should cost little for each of them."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class WorkerPlan:
     push_owned: Moves
     push_parts: Moves
     pull_full: Moves
-    """rows it alone uses, pulled with their optimizer state"""
+    """Rows that it alone uses, pulled with their optimizer state."""
     pull_values: Moves
     use: WorkerUse | None
-    """None in a flush"""
+    """What it trains; None in a flush."""
     use_slots: I32
     replicated: int = 0
-    """how many of these slots, the last ones, hold replicated rows that the step changes on every worker"""
+    """How many of these slots, the last ones, hold replicated rows that the step changes on every worker."""
 
     @property
     def rows_moved(self) -> int:
@@ -96,12 +96,12 @@ class ShardPlan:
 
     pushers: tuple[int, ...]
     pushed: U64
-    """fingerprint of the rows that each pusher brings, by which the shard knows them"""
+    """Fingerprint of the rows that each pusher sends, by which the shard checks them."""
     settled: I64
     fresh: I64
-    """rows that are up to date on the shard after the round"""
+    """Rows that are up to date on the shard after the round."""
     fresh_steps: I64
-    """the step that last changed each of them"""
+    """The step that last changed each of them."""
 
 
 @dataclass(frozen=True)
@@ -109,25 +109,25 @@ class Traffic:
     """Rows moved in a round: how many, by worker and by reason."""
 
     lookups: I64
-    """distinct rows used"""
+    """Distinct rows used."""
     miss_pull: I64
     full_pull: I64
-    """how many of the pulls carry optimizer state"""
+    """How many of the pulls carry optimizer state."""
     update_push: I64
     update_owned: I64
-    """how many of these pushes carry value and state"""
+    """How many of these pushes carry value and state."""
     evict_push: I64
     evict_owned: I64
-    """how many of these pushes carry value and state"""
+    """How many of these pushes carry value and state."""
     behind_push: I64
-    """written behind, all with value and state"""
+    """Rows written behind, all with value and state."""
     flush_push: I64
     owned_push: I64
-    """how many of all pushes carry value and state"""
+    """How many of all pushes carry value and state."""
     reduced: int = 0
-    """replicated rows whose gradients are all-reduced, the same on every worker"""
+    """Replicated rows whose gradients are all-reduced, the same on every worker."""
     replica_pull: int = 0
-    """how many of each worker's pulls bring it the hot set: no sample asked for them"""
+    """How many of each worker's pulls bring it the hot set: no sample needed them."""
 
     @property
     def hits(self) -> I64:
@@ -144,19 +144,21 @@ class Traffic:
         return self.update_push + self.evict_push + self.behind_push + self.flush_push
 
     def whole_rows(self, value_share: float) -> F64:
-        """What moves over each worker's link, in rows with state; a row without has that share of its bytes."""
+        """What moves over each worker's link, in rows with state; value_share: share of the bytes of a row without
+        state.
+        """
         rows = self.miss_pull + self.pushes + self.all_reduce
         whole = self.full_pull + self.owned_push
         return whole + value_share * (rows - whole)
 
     def busier_way(self, value_share: float) -> F64:
-        """The same in the direction in which more moves: pushes and pulls run side by side, so it takes the time."""
+        """The same in the busier direction: pushes and pulls overlap, so this one determines the time."""
         down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
         up: F64 = self.owned_push + value_share * (self.pushes - self.owned_push)
         return np.asarray(np.maximum(up, down) + value_share * self.all_reduce)
 
     def of(self, worker: int) -> WorkerTraffic:
-        """One worker's rows, as they are added up over a run."""
+        """One worker's rows, in the form that is summed over a run."""
         return WorkerTraffic(
             lookups=int(self.lookups[worker]),
             hits=int(self.hits[worker]),
@@ -175,29 +177,29 @@ class RoundPlan:
 
     workers: tuple[WorkerPlan, ...]
     early_shards: tuple[ShardPlan, ...]
-    """the early round, by shard"""
+    """The early round, by shard."""
     shards: tuple[ShardPlan, ...]
-    """the late round, by shard; in a flush everything"""
+    """The late round, by shard; in a flush everything."""
     evict_shards: tuple[ShardPlan, ...]
-    """evictions and rows written behind, by shard"""
+    """Evictions and rows written behind, by shard."""
     traffic: Traffic
 
     @property
     def samples(self) -> list[int]:
-        """How many each worker trains."""
+        """How many samples each worker trains."""
         return [0 if worker.use is None else worker.use.samples.size for worker in self.workers]
 
 
 def make_round(
     n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
 ) -> RoundPlan:
-    """uses is None in a flush. Rows that were last trained in step late_from, or after it, are late."""
+    """uses: None in a flush. Rows that were last trained in step late_from, or after it, are late."""
     pushes = lines.pushes_4[: lines.counts[PUSHES_COUNT]]
     pulls = lines.pulls_4[: lines.counts[PULLS_COUNT]]
     settled_2 = lines.settled_2[: lines.counts[SETTLED_COUNT]]
     push_groups = _grouped(pushes, n, shards, rows, late_from)
     pull_groups = _grouped(pulls, n, shards, rows, late_from)
-    checkpoints = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
+    bounds = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
     fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
         WorkerPlan(
@@ -206,21 +208,19 @@ def make_round(
             pull_full=pull_groups[2 * j],
             pull_values=pull_groups[2 * j + 1],
             use=uses.of(j, fields) if uses is not None else None,
-            use_slots=slots[checkpoints[j] : checkpoints[j + 1]],
+            use_slots=slots[bounds[j] : bounds[j + 1]],
         )
         for j in range(n)
     )
     early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
-    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(checkpoints)))
+    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(bounds)))
 
 
 def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
     """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
     rows, slots, starts = _group(moves_4, n, shards, states, late_from)
-    checkpoints = starts[::shards].tolist()
-    places = zip(
-        checkpoints[:-1:ROUNDS], checkpoints[1::ROUNDS], checkpoints[2::ROUNDS], checkpoints[3::ROUNDS], strict=True
-    )
+    bounds = starts[::shards].tolist()
+    places = zip(bounds[:-1:ROUNDS], bounds[1::ROUNDS], bounds[2::ROUNDS], bounds[3::ROUNDS], strict=True)
     return [
         Moves(rows[first:end], slots[first:end], late - first, end - evicted) if first < end else NOTHING_MOVES
         for first, late, evicted, end in places
@@ -229,7 +229,7 @@ def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: in
 
 @kernel
 def phase_of(states: RowStates, row: int, late_from: int, may_wait: bool) -> int:
-    """EARLY, TRAIN or EVICT; late are rows that were last trained in step late_from, or after it."""
+    """EARLY, TRAIN or EVICT; rows that were last trained in step late_from, or after it, are late."""
     if step_of(states, row) >= late_from:
         return TRAIN
     return EVICT if may_wait else EARLY
@@ -265,17 +265,17 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
 def _shard_plans(
     n: int, shards: int, pushes: I64, settled_2: I64, states: RowStates, late_from: int
 ) -> list[tuple[ShardPlan, ...]]:
-    """By phase."""
+    """The plans of all shards, by phase."""
     pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
-    fresh, fresh_steps, fresh_checkpoints = _by_shard(fresh_2, states, shards, late_from)
-    settled, _, settled_checkpoints = _by_shard(settled_2, states, shards, late_from)
+    fresh, fresh_steps, fresh_starts = _by_shard(fresh_2, states, shards, late_from)
+    settled, _, settled_starts = _by_shard(settled_2, states, shards, late_from)
     plans = [
         ShardPlan(
             pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
             pushed=pushed[part][pushing[part]],
-            settled=settled[settled_checkpoints[part] : settled_checkpoints[part + 1]],
-            fresh=fresh[fresh_checkpoints[part] : fresh_checkpoints[part + 1]],
-            fresh_steps=fresh_steps[fresh_checkpoints[part] : fresh_checkpoints[part + 1]],
+            settled=settled[settled_starts[part] : settled_starts[part + 1]],
+            fresh=fresh[fresh_starts[part] : fresh_starts[part + 1]],
+            fresh_steps=fresh_steps[fresh_starts[part] : fresh_starts[part + 1]],
         )
         for part in range(ROUNDS * shards)
     ]
@@ -286,9 +286,9 @@ def _shard_plans(
 def _pushed(
     pushes_4: I64, settled_2: I64, n: int, shards: int, states: RowStates, late_from: int
 ) -> tuple[Bool, U64, I64]:
-    """Who pushes to which shard in which phase, and the fingerprint of that; the rows that will be up to date there.
+    """Who pushes to which shard in which phase, and the fingerprint of it; and the rows that will be up to date there.
 
-    These are owned rows pushed, and settled ones.
+    These are the owned rows pushed, and settled ones.
     """
     pushing = np.zeros((ROUNDS * shards, n), np.bool_)
     pushed = np.zeros((ROUNDS * shards, n), np.uint64)
@@ -313,15 +313,15 @@ def _pushed(
 
 @kernel
 def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
-    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and the checkpoints."""
-    checkpoints = np.zeros(ROUNDS * shards + 1, np.int64)
+    """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and group starts."""
+    starts = np.zeros(ROUNDS * shards + 1, np.int64)
     for i in range(rows_2.shape[0]):
         row = rows_2[i, SETTLED_ROW]
         part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
-        checkpoints[part + 1] += 1
+        starts[part + 1] += 1
     for part in range(ROUNDS * shards):
-        checkpoints[part + 1] += checkpoints[part]
-    at = checkpoints.copy()
+        starts[part + 1] += starts[part]
+    at = starts.copy()
     numbers = np.empty(rows_2.shape[0], np.int64)
     steps = np.empty(rows_2.shape[0], np.int64)
     for i in range(rows_2.shape[0]):
@@ -329,7 +329,7 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
         part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
         numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
         at[part] += 1
-    return numbers, steps, checkpoints
+    return numbers, steps, starts
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:

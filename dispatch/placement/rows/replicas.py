@@ -1,13 +1,14 @@
-"""The directory's part in a hot set: rows every worker holds a replica of, all-reduced instead of pushed and pulled.
+"""The directory's part in a hot set: rows of which every worker holds a replica, all-reduced instead of pushed and
+pulled.
 
-Replicas lie in slots of their own at the end of each cache, in the order of row numbers, and are never evicted; the
-ordinary slots know nothing of them. In the step in which a hot set *enters*, what anyone trained of its rows is pushed,
+Replicas are in separate slots at the end of each cache, in the order of row numbers, and are never evicted; they are
+independent of the ordinary slots. In the step in which a hot set *enters*, what anyone trained of its rows is pushed,
 ordinary copies become outdated and every worker pulls every row of it, with state. From then on, in each step:
 
 1. *reduce*: the replicated rows that anyone uses in this batch are the last of every worker's used slots, the same rows
-   in the same order for all; each worker brings its gradient (zeros for what it does not use), the sum is the same on
-   all of them to the bit, and each applies the optimizer to its own replica: all stay equal, to the bit;
-2. *flush*: rows changed since they were last written are written back with state, each by one worker.
+   in the same order for all; each worker contributes its gradient (zeros for rows that it does not use), the sum is the
+   same on all of them to the bit, and each applies the optimizer to its own replica: all stay equal, to the bit.
+2. *flush*: rows that changed since they were last written are written back with state, each by one worker.
 
 Legend: U distinct rows of the batch, H rows of the hot set, R of them used in this step, n workers.
 """
@@ -33,12 +34,12 @@ class Reduction:
     """The replicated rows of one batch, in its order of first use."""
 
     position_U: I32
-    """of each row of the batch among the R, COLD if it is not replicated"""
+    """Position of each row of the batch among the R, COLD if it is not replicated."""
     rows_R: I64
     places_R: I64
-    """their places in the hot set"""
+    """Their places in the hot set."""
     used_n: I64
-    """how many of them each worker uses"""
+    """How many of them each worker uses."""
 
 
 class Replicas:
@@ -48,10 +49,10 @@ class Replicas:
         self.most = most
         self.rows_H = np.empty(0, np.int64)
         self._enters = False
-        """whether the next step brings the hot set to the workers"""
+        """Whether the next step brings the hot set to the workers."""
         self.cache_rows_n = cache_rows_n
         self._place_of_row = np.full(1, COLD, np.int32)
-        """by row number; the last entry stands for all higher ones"""
+        """Place in the hot set by row number; the last entry represents all higher ones."""
         self._is_changed_H = np.empty(0, np.bool_)
 
     @property
@@ -69,7 +70,7 @@ class Replicas:
         return self.rows_H if self._enters else NO_ROWS
 
     def cached(self, worker: int) -> dict[int, int]:
-        """row → slot of the replicas that a worker holds."""
+        """Slot by row of the replicas that a worker holds."""
         slots = self.slots(worker, np.arange(self.rows_H.size))
         return {} if self._enters else dict(zip(self.rows_H.tolist(), slots.tolist(), strict=True))
 
@@ -84,7 +85,7 @@ class Replicas:
         self._is_changed_H = np.zeros(self.rows_H.size, np.bool_)
 
     def slots(self, worker: int, places: I64) -> I32:
-        """Where a worker keeps the rows with these places in the hot set."""
+        """The slots in which a worker keeps the rows with these places in the hot set."""
         slots: I32 = (self.cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
         return slots
 
@@ -93,7 +94,7 @@ class Replicas:
         return is_replicated
 
     def take_out(self, rows_U: I64, uses: Uses) -> tuple[Uses, Reduction]:
-        """Uses of ordinary rows alone, positions of replicated ones leading behind them; and the reduction."""
+        """The uses of ordinary rows, with positions of replicated ones after them; and the reduction."""
         places_U = self._places(rows_U)
         reduced = np.flatnonzero(places_U != COLD)
         position_U = np.full(rows_U.size, COLD, np.int32)
@@ -112,7 +113,7 @@ class Replicas:
         return np.concatenate(lines)
 
     def add_to(self, decided: RoundPlan, reduction: Reduction) -> RoundPlan:
-        """The plan of a step with its reduction; the rows reduced count as changed."""
+        """The plan of a step with its reduction; the reduced rows count as changed."""
         self._is_changed_H[reduction.places_R] = True
         workers = tuple(
             replace(
@@ -132,7 +133,7 @@ class Replicas:
         return replace(decided, workers=workers, traffic=traffic)
 
     def write_back(self, kind: int) -> I64:
-        """Lines (worker, row, slot, kind) by which one worker each pushes the rows changed since the last time."""
+        """Lines (worker, row, slot, kind) by which one worker each pushes the rows that changed since the last time."""
         places = np.flatnonzero(self._is_changed_H)
         self._is_changed_H[places] = False
         workers = places % self.workers
@@ -164,7 +165,7 @@ def _ordinary(uses: Uses, position_U: I32) -> Uses:
 
 @kernel
 def give_up(hot: I64, rows: RowStates, caches: Caches) -> None:
-    """Every holder's copy in an ordinary slot becomes outdated."""
+    """Marks every holder's copy in an ordinary slot as outdated."""
     for row in hot:
         for worker in range(caches.capacity_n.size):
             if is_holder(rows, row, worker):
@@ -173,7 +174,7 @@ def give_up(hot: I64, rows: RowStates, caches: Caches) -> None:
 
 @kernel
 def set_replicated(hot: I64, rows: RowStates) -> None:
-    """Everybody holds such a row, in a slot of its own; no bits are kept, so the directory's kernels pass it over."""
+    """Notes that everybody holds such a row in a separate slot; no bits are set, so the directory's kernels skip it."""
     for row in hot:
         set_state(rows, row, REPLICATED)
         rows[row, 1:] = 0

@@ -1,4 +1,4 @@
-"""What is known of every row, packed side by side so that one fetch brings all of it.
+"""What is known of every row, stored together so that one fetch is enough.
 
 A row is 1 + Q words of 64 bits: the step that last trained it and its state in the first, its holders in the others
 (dispatch/placement/rows/holders.py).
@@ -19,8 +19,9 @@ OWNED = 1
 SPLIT = 2
 """The holders trained it together; each has a partial gradient and nobody the newest value."""
 REPLICATED = 3
-"""Every worker has the newest value, in a slot of its own, and changes it in step with the others. Only the directory
-knows this state: policies see such a row as CLEAN and held by everybody."""
+"""Every worker has the newest value, in a separate slot, and changes it in step with the others. Only the directory
+knows this state: policies see such a row as CLEAN and held by everybody.
+"""
 
 TRAINED = 0
 """the first word of a row: the step that last trained it, and its state"""
@@ -28,7 +29,7 @@ STATE_BITS = np.uint64(2)
 STATE_MASK = np.uint64(3)
 
 RowStates = U64
-"""[R, 1 + Q]"""
+"""[R, 1 + Q]."""
 
 
 def empty_states(rows: int, words: int) -> RowStates:
@@ -39,14 +40,14 @@ def empty_states(rows: int, words: int) -> RowStates:
 
 
 def clean_states(rows: RowStates, words: int) -> RowStates:
-    """The same rows, last trained when they were, clean and held by nobody."""
+    """The same rows with their last trained steps, clean and held by nobody."""
     states = empty_states(len(rows), words)
     states[:, TRAINED] |= rows[:, TRAINED] & ~STATE_MASK
     return states
 
 
 def is_any_unwritten(rows: RowStates) -> bool:
-    """Whether the PS lacks the newest value of any row; of replicated ones it may."""
+    """Whether the PS lacks the newest value of any row, except replicated ones."""
     return bool(np.isin(rows[:, TRAINED] & STATE_MASK, (OWNED, SPLIT)).any())
 
 
@@ -83,7 +84,7 @@ def add_holder(rows: RowStates, row: int, worker: int) -> None:
 
 @kernel
 def remove_holder(rows: RowStates, row: int, worker: int) -> None:
-    """The worker must be a holder."""
+    """Removes a worker that is a holder."""
     rows[row, 1 + word_of(worker)] ^= bit_of(worker)
 
 

@@ -1,6 +1,6 @@
-"""Uses: which samples of a batch each worker trains, and which rows they take.
+"""Uses: which samples of a batch each worker trains, and which rows they use.
 
-Legend: b samples of a micro-batch, B samples of the batch, F keys a sample, U distinct rows of the batch, n workers,
+Legend: b samples of a micro-batch, B samples of the batch, F keys per sample, U distinct rows of the batch, n workers,
 Q words of 64 workers each.
 """
 
@@ -19,13 +19,13 @@ class WorkerUse:
     """Which samples a worker trains and which rows they use."""
 
     samples: I64
-    """positions in the batch"""
+    """Positions in the batch."""
     local: I32
-    """local numbers of the distinct rows; those no other worker uses come first"""
+    """Local numbers of the distinct rows; those that no other worker uses come first."""
     positions: I32
-    """b×F positions in ``local``"""
+    """b×F positions in ``local``."""
     alone: int
-    """how many rows no other worker uses"""
+    """How many rows no other worker uses."""
 
 
 class Uses(NamedTuple):
@@ -33,7 +33,7 @@ class Uses(NamedTuple):
 
     samples: I64
     sample_starts: I64
-    """where each worker's samples begin, and the end; likewise below"""
+    """Where each worker's samples begin, and the end; the other starts are the same."""
     local: I32
     local_starts: I64
     positions: I32
@@ -73,7 +73,7 @@ def _by_worker(assignment_B: I32, n: int) -> tuple[I64, I64]:
 
 @kernel
 def _use_rows(local_BF: I32, samples: I64, starts: I64, users_UQ: U64) -> tuple[I32, I64, I32, I64]:
-    """Distinct rows of each micro-batch, those no other worker uses first; and each key's position among them."""
+    """Distinct rows of each micro-batch, those that no other worker uses first; and each key's position among them."""
     n = starts.size - 1
     fields = local_BF.shape[1]
     distinct = users_UQ.shape[0]

@@ -1,1 +1,1 @@
-"""Which metrics Freshet's processes have."""
+"""The metrics of all processes."""

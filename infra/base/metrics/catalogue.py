@@ -1,6 +1,6 @@
-"""Every metric of every process: its name, kind, labels and meaning. A metric that is not here cannot be made.
+"""Every metric of every process: its name, kind, labels and meaning. Only metrics listed here can be created.
 
-Names are Prometheus's: ``freshet_`` in front, base units (seconds, bytes) at the end, ``_total`` on what only grows.
+Names follow Prometheus: the prefix ``freshet_``, base units (seconds, bytes) at the end, ``_total`` on counters.
 """
 
 from typing import Literal, NamedTuple
@@ -19,10 +19,10 @@ class MetricSpec(NamedTuple):
     """One metric."""
 
     name: str
-    """in full, as Prometheus has it"""
+    """Full name, as Prometheus has it."""
     kind: MetricKind
     process: str
-    """which processes have it"""
+    """Which processes have it."""
     labels: tuple[str, ...]
     text: str
 
@@ -36,29 +36,29 @@ METRICS = (
     # ── progress ──────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("samples_total", "counter", DISPATCHER, "Samples trained by this process."),
     _metric("steps_total", "counter", DISPATCHER, "Steps trained by this process."),
-    _metric("samples_per_second", "gauge", DISPATCHER, "Samples trained a second, over the latest seconds."),
-    _metric("step_interval_seconds", "gauge", DISPATCHER, "Median time from the end of one step to that of the next."),
+    _metric("samples_per_second", "gauge", DISPATCHER, "Samples trained per second, over the latest seconds."),
+    _metric("step_interval_seconds", "gauge", DISPATCHER, "Median time between the ends of two steps."),
     _metric("generation", "gauge", DISPATCHER, "Number of the current generation of members."),
-    _metric("journal_version", "gauge", DISPATCHER, "Version of the run's journal: how many appends it has had."),
+    _metric("journal_version", "gauge", DISPATCHER, "Version of the run's journal: its number of appends."),
     _metric("faults_total", "counter", DISPATCHER, "Losses after which the run went back to its last checkpoint."),
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("lag_events", "gauge", DISPATCHER, "Events in the stream that are not in a batch yet."),
     _metric("dead_letters_total", "counter", DISPATCHER, "Events that were rejected and kept as dead letters."),
-    _metric("skipped_events_total", "counter", DISPATCHER, "Events left out by the lag policy or lost to retention."),
-    _metric("field_present_ratio", "gauge", DISPATCHER, "Share of the samples that have a value of a field.", "field"),
-    _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that none of the latest samples has."),
+    _metric("skipped_events_total", "counter", DISPATCHER, "Events skipped by the lag policy or lost to retention."),
+    _metric("field_present_ratio", "gauge", DISPATCHER, "Share of the samples that have a value in a field.", "field"),
+    _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that are missing from all latest samples."),
     # ── quality ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),
-    _metric("calibration", "gauge", DISPATCHER, "Predicted clicks for each click, over the whole run; 1 is ideal."),
-    _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not numbers."),
+    _metric("calibration", "gauge", DISPATCHER, "Predicted clicks per click, over the whole run; 1 is ideal."),
+    _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    _metric("decide_seconds", "histogram", DISPATCHER, "How long it took to decide who trains what."),
+    _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),
     _metric("decisions_shortened_total", "counter", DISPATCHER, "Decisions that were shortened to meet the deadline."),
     _metric("deadline_misses_total", "counter", DISPATCHER, "Decisions that took longer than the workers were busy."),
     _metric("alpha", "gauge", DISPATCHER, "Share of exact assignment in force, from 0 to 1."),
     _metric("link_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's link.", "worker"),
-    _metric("worker_parked", "gauge", DISPATCHER, "1 if a worker gets no samples for being slow, else 0.", "worker"),
+    _metric("worker_parked", "gauge", DISPATCHER, "1 if a worker is parked (gets no samples), else 0.", "worker"),
     # ── traffic ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric(
         "worker_bytes_total",
@@ -73,7 +73,7 @@ METRICS = (
         "worker_rows_total",
         "counter",
         DISPATCHER,
-        "Rows moved since the start of the run: miss_pulls, update_pushes, evict_pushes, behind_pushes (ahead of a "
+        "Rows moved since the start of the run: miss_pulls, update_pushes, evict_pushes, behind_pushes (before a "
         "checkpoint), flush_pushes, all_reduces.",
         "worker",
         "kind",
@@ -82,21 +82,17 @@ METRICS = (
     # ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("checkpoints_total", "counter", DISPATCHER, "Checkpoints that were taken."),
     _metric("checkpoints_failed_total", "counter", DISPATCHER, "Checkpoints that could not be taken."),
-    _metric("checkpoint_seconds", "histogram", DISPATCHER, "From the beginning of a checkpoint to its manifest."),
+    _metric("checkpoint_seconds", "histogram", DISPATCHER, "Time from the beginning of a checkpoint to its manifest."),
     _metric("checkpoint_step", "gauge", DISPATCHER, "Step of the newest checkpoint."),
     # ── versions that are served ──────────────────────────────────────────────────────────────────────────────────────
-    _metric("versions_held_total", "counter", DISPATCHER, "Checkpoints whose model was held back from being served."),
-    _metric("version_held", "gauge", DISPATCHER, "1 if the newest version is held back, else 0."),
-    _metric("servers", "gauge", DISPATCHER, "Servers that have said what they serve in the latest seconds."),
-    _metric("served_step", "gauge", DISPATCHER, "Step of the version that is served."),
-    _metric(
-        "served_timeline", "gauge", DISPATCHER, "Times that steps had been decided anew before the served version."
-    ),
-    _metric("served_age_seconds", "gauge", DISPATCHER, "Since the event time of the newest event it has learnt from."),
-    _metric(
-        "events_ahead_total", "counter", DISPATCHER, "Events it has learnt from that are dated ahead of their time."
-    ),
-    _metric("freshness_seconds", "gauge", DISPATCHER, "From an event's arrival to its first answer.", "quantile"),
+    _metric("versions_held_total", "counter", DISPATCHER, "Snapshots that were held back from being served."),
+    _metric("version_held", "gauge", DISPATCHER, "1 if the newest snapshot is held back, else 0."),
+    _metric("servers", "gauge", DISPATCHER, "Servers that have reported in the latest seconds."),
+    _metric("served_step", "gauge", DISPATCHER, "Step of the served snapshot."),
+    _metric("served_timeline", "gauge", DISPATCHER, "Timeline of the served snapshot."),
+    _metric("served_age_seconds", "gauge", DISPATCHER, "Time since the newest event in the served snapshot."),
+    _metric("events_ahead_total", "counter", DISPATCHER, "Trained events whose time lies in the future."),
+    _metric("freshness_seconds", "gauge", DISPATCHER, "Time from an event's arrival to its first answer.", "quantile"),
     # ── workers and shards ────────────────────────────────────────────────────────────────────────────────────────────
     _metric(
         "worker_phase_seconds",
@@ -105,13 +101,13 @@ METRICS = (
         "Time of a step by phase: push, pull, forward, backward, reduce, rows.",
         "phase",
     ),
-    _metric("ps_messages_total", "counter", SHARD, "Messages that a shard has carried out."),
+    _metric("ps_messages_total", "counter", SHARD, "Messages that a shard has processed."),
     _metric("ps_rows", "gauge", SHARD, "Rows that a shard holds."),
     _metric(
         "refused_messages_total",
         "counter",
         f"{SHARD}, {DISPATCHER}",
-        "Messages that were not carried out, by type; unreadable where there is none.",
+        "Messages that were refused, by type; unreadable if the type is not known.",
         "message",
     ),
     # ── the control plane ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +124,7 @@ METRICS = (
         "api_request_seconds",
         "histogram",
         f"{API}, {SERVER}",
-        "From the head of a request to the end of its answer; event streams are left out.",
+        "Time from the head of a request to the end of its answer, without event streams.",
         "method",
         "route",
     ),
@@ -136,15 +132,15 @@ METRICS = (
     _metric("api_pending_commands", "gauge", API, "Commands that their run has not answered yet.", "run"),
     # ── serving ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("serving_predictions_total", "counter", SERVER, "Samples that were answered."),
-    _metric("serving_batches_total", "counter", SERVER, "Batches in which samples were answered together."),
-    _metric("serving_swaps_total", "counter", SERVER, "Versions of the model that took the place of another."),
-    _metric("serving_load_seconds", "histogram", SERVER, "How long it took to load a version from its files."),
-    _metric("serving_score_seconds", "histogram", SERVER, "How long it took to score samples for the gate."),
-    _metric("serving_delivered_files_total", "counter", SERVER, "Files read as shards had published them."),
-    _metric("serving_damaged_checkpoints_total", "counter", SERVER, "Attempts to load a checkpoint that was damaged."),
-    _metric("serving_step", "gauge", SERVER, "Step of the version that is served."),
-    _metric("serving_age_seconds", "gauge", SERVER, "Time since the checkpoint was taken that is served."),
-    _metric("serving_rows", "gauge", SERVER, "Rows of the version that is served."),
+    _metric("serving_batches_total", "counter", SERVER, "Batches in which samples were computed together."),
+    _metric("serving_swaps_total", "counter", SERVER, "Snapshots that replaced another one."),
+    _metric("serving_load_seconds", "histogram", SERVER, "Time to load a snapshot from its files."),
+    _metric("serving_score_seconds", "histogram", SERVER, "Time to score samples for the gate."),
+    _metric("serving_delivered_files_total", "counter", SERVER, "Files received directly from the shards."),
+    _metric("serving_damaged_checkpoints_total", "counter", SERVER, "Attempts to load a damaged checkpoint."),
+    _metric("serving_step", "gauge", SERVER, "Step of the served snapshot."),
+    _metric("serving_age_seconds", "gauge", SERVER, "Time since the served snapshot was taken."),
+    _metric("serving_rows", "gauge", SERVER, "Rows of the served snapshot."),
     _metric("serving_bytes", "gauge", SERVER, "Memory of both copies of the model."),
     # ── delayed labels ────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logged_predictions_total", "counter", SERVER, "Served predictions that were logged, for later labels."),
@@ -153,12 +149,12 @@ METRICS = (
         "served_labels_total",
         "counter",
         SERVER,
-        "What became of labels of served predictions: joined, missing (has not come in time), unknown (of no logged "
-        "prediction), duplicate, forgotten (its prediction was let go for want of memory).",
+        "Labels of served predictions by outcome: joined, missing (not in time), unknown (matches no logged "
+        "prediction), duplicate, forgotten (its prediction was dropped to save memory).",
         "outcome",
     ),
-    _metric("served_waiting", "gauge", SERVER, "Logged predictions whose label may still come."),
-    _metric("served_logloss", "gauge", SERVER, "Logloss of served predictions whose label has come."),
-    _metric("served_calibration", "gauge", SERVER, "Predicted clicks for each click, of those predictions."),
+    _metric("served_waiting", "gauge", SERVER, "Logged predictions whose label may still arrive."),
+    _metric("served_logloss", "gauge", SERVER, "Logloss of served predictions with a label."),
+    _metric("served_calibration", "gauge", SERVER, "Predicted clicks per click, of those predictions."),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

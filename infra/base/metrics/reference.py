@@ -1,4 +1,4 @@
-"""The page that describes the metrics, made from the catalogue, so that it stays true."""
+"""Generates the page of all metrics from the catalogue, so that it stays correct."""
 
 import sys
 
@@ -6,8 +6,9 @@ from infra.base.metrics.catalogue import METRICS, MetricSpec
 
 HEAD = """# Metrics
 
-Every process serves these to Prometheus, beside those of its Python and its memory (`python_…`, `process_…`). Where,
-and how Prometheus finds them, is in [operations.md](operations.md). A histogram has `_bucket`, `_sum` and `_count`.
+Every process serves these metrics to Prometheus, in addition to those of Python and its memory (`python_…`,
+`process_…`). [operations.md](operations.md) says where, and how Prometheus finds them. A histogram has `_bucket`,
+`_sum` and `_count`.
 
 This page is printed by `python -m infra.base.metrics.reference`.
 

@@ -1,1 +1,1 @@
-"""Commands that say something before anything is trained."""
+"""Commands that check or estimate something before anything is trained."""

@@ -1,4 +1,4 @@
-"""``freshet plan``: what a step would take on sets of workers that nobody has started."""
+"""``freshet plan``: estimates how long a step would take on sets of workers, without starting them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,26 +21,26 @@ if TYPE_CHECKING:  # loads kernels
 Form = Literal["jsonl", "criteo", "avazu", "movielens"]
 OWN_CHOICE = "joint:elastic"
 USUAL_GBIT = 1.0
-"""of every link, where none is given"""
+"""Speed of every link, if none is given."""
 WIDTH = 120
-"""of the table where the output is no terminal"""
+"""Width of the table if the output is not a terminal."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """The sample of events."""
+    """The sample of events that the plan is based on."""
 
-    file: Annotated[Path | None, typer.Argument(help="File of events; made up if none is given.")] = None
-    dataset: Annotated[Form, typer.Option(help="What the file holds.")] = "jsonl"
-    batches: Annotated[int, typer.Option(help="Batches to look at, at most.", min=4)] = 200
-    seconds: Annotated[float, typer.Option(help="Seconds for all simulations, about.", min=0.1)] = 5.0
+    file: Annotated[Path | None, typer.Argument(help="File of events; synthetic if none is given.")] = None
+    dataset: Annotated[Form, typer.Option(help="Format of the file.")] = "jsonl"
+    batches: Annotated[int, typer.Option(help="Most batches to examine.", min=4)] = 200
+    seconds: Annotated[float, typer.Option(help="Approximate time for all simulations, in seconds.", min=0.1)] = 5.0
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What there would be to train on."""
+    """The machines to plan for."""
 
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; the settings' if empty.")] = ""
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; as in the settings if empty.")] = ""
     devices: Annotated[
         int | None, typer.Option(help="Processors or GPUs of all workers together; one each by default.", min=1)
     ] = None
@@ -55,14 +55,16 @@ def plan(
     machines: Machines,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan here.", show_default=False)] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw when several workers pay, here.", show_default=False)
+        Path | None,
+        typer.Option("--plot", help="Plot when several workers are worth using, into this file.", show_default=False),
     ] = None,
     *,
     given: RunOptions,
 ) -> None:
-    """Say what a step would take and move on one worker, on the fastest few and on all, without training.
+    """Estimate how long a step would take, and what it would move, on one worker, the fastest few and all; trains
+    nothing.
 
-    Decisions are those of a live run over the sample's batches; compute is measured on this machine or given. With
+    Decisions are those of a live run over the batches of the sample; compute is measured on this machine or given. With
     --run the sample is the topic of that run, with its settings.
 
     Example: freshet plan clicks.jsonl --set stream.schema_name=mine.toml --links 0.2,0.2,0.02 --plot plan.svg
@@ -89,7 +91,7 @@ def plan(
 
 
 def _settings(events: Events, machines: Machines, given: RunOptions) -> "Settings":
-    """The policy is the system's own choice unless one is set, and every worker has a link."""
+    """The settings, with the default policy unless one is set, and a link for every worker."""
     from benchmarks.simulated.workload import parse_links
 
     if given.named and events.file is not None:
@@ -108,7 +110,7 @@ def _settings(events: Events, machines: Machines, given: RunOptions) -> "Setting
 
 
 def _with_links(settings: "Settings", links_gbit: tuple[float, ...]) -> "Settings":
-    """The same with so many workers."""
+    """The same settings with one worker per link."""
     dispatch = settings.dispatch.model_copy(update={"links_gbit": links_gbit, "workers": len(links_gbit)})
     return settings.model_copy(update={"dispatch": dispatch})
 

@@ -1,1 +1,1 @@
-"""The commands that look at runs under way and change them: over the API or, on a run's machine, over its sockets."""
+"""Commands that inspect and change live runs: over the API or, on a run's machine, over its sockets."""

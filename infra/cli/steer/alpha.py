@@ -9,24 +9,24 @@ from infra.cli.options import grouped
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer
 
-app = typer.Typer(help="Look at alpha, the share of exact assignment, and set it.")
+app = typer.Typer(help="Show alpha, the share of exact assignment, and set it.")
 
 
 @app.callback(invoke_without_command=True)
 @grouped
 def alpha(context: typer.Context, as_json: AsJson = False, *, where: ApiOptions) -> None:
-    """Without a command of its own, 'freshet alpha' is 'freshet alpha get'."""
+    """'freshet alpha' without a sub-command means 'freshet alpha get'."""
     if context.invoked_subcommand is None:
         _show(as_json, where)
     elif as_json or where != ApiOptions():
         name = context.invoked_subcommand
-        raise ConfigError(f"options stand before {name!r}; expected them behind it; write 'freshet alpha {name} …'")
+        raise ConfigError(f"options are given before {name!r}; expected them after it; write 'freshet alpha {name} …'")
 
 
 @app.command("get")
 @grouped
 def get(as_json: AsJson = False, *, where: ApiOptions) -> None:
-    """Show alpha, who sets it, and why it is what it is.
+    """Show alpha, who sets it, and the reason for its value.
 
     Example: freshet alpha get
     """
@@ -42,7 +42,7 @@ def set_alpha(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Set alpha from the next decided step on, until it is released by 'freshet alpha auto'.
+    """Set alpha for the next decisions, until 'freshet alpha auto' releases it.
 
     Example: freshet alpha set 0.25 --reason "the GPU is shared today"
     """
@@ -52,7 +52,7 @@ def set_alpha(
 @app.command("auto")
 @grouped
 def auto(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
-    """Have the dispatcher decide alpha again.
+    """Let the dispatcher decide alpha again.
 
     Example: freshet alpha auto
     """

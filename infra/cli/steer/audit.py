@@ -11,12 +11,12 @@ from infra.cli.steer.output import print_json, show_table, when
 
 @grouped
 def audit(
-    limit: Annotated[int, typer.Option(help="So many entries, the newest first.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option(help="Number of entries, newest first.", min=1, max=10_000)] = 50,
     as_json: AsJson = False,
     *,
     where: ApiOptions,
 ) -> None:
-    """Show who changed what over the API, and who was denied; of one run with --run.
+    """Show who changed what over the API, and who was denied; for one run with --run.
 
     Example: freshet audit --limit 20
     """

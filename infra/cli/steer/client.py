@@ -1,7 +1,7 @@
 """A client of the API: requests with a token, answers as values, every failure as one line.
 
-A request that changes something has an idempotency key. So it is sent again when its answer was lost, and has one
-effect however often it arrived. A command that is accepted and not carried out yet is followed until it is settled.
+A request that changes something has an idempotency key. It can therefore be sent again if its answer was lost, and
+takes effect once however often it arrives. A command that is accepted but not carried out yet is polled until it is.
 """
 
 import ipaddress
@@ -19,27 +19,27 @@ from infra.base.errors import ConfigError, FreshetError
 
 CONNECT_SECONDS = 5.0
 QUESTION_SECONDS = 10.0
-"""until a question is answered, however often it is asked"""
+"""Time limit for a read, over all attempts."""
 CHANGE_SECONDS = 30.0
-"""until a change is: the API itself waits some seconds for a command to be carried out"""
+"""Time limit for a change; it is longer because the API itself waits some seconds for a command to be carried out."""
 SHORTEST_SECONDS = 0.001
-"""of an attempt: no time at all would mean any time"""
+"""Least timeout of an attempt; 0 would mean no timeout."""
 ATTEMPTS = 4
 PAUSE_SECONDS = 0.5
-"""before the second attempt; doubles with each further one"""
+"""Pause before the second attempt; doubles with each further one."""
 LONGEST_PAUSE_SECONDS = 5.0
 AGAIN = (429, 503)
-"""answers after which a request is sent again: the API, or its database, is busy or away"""
+"""Status codes after which a request is sent again: the API or its database is busy or unavailable."""
 STATUS_OF_OUTCOME = {"refused": 409, "outdated": 412}
-"""what the API answers a command with that was not carried out"""
+"""Status codes with which the API answers a command that was not carried out."""
 POLL_SECONDS = 0.5
-"""between two looks at a command that is not settled"""
+"""Time between two polls of a command that is not carried out yet."""
 PAGE_ITEMS = 100
 MOST_TOLD = 20
-"""parts of a request that are told to be wrong"""
+"""Most errors about parts of a request that are shown."""
 GIVE_TOKEN = "give one with --token-file, FRESHET_TOKEN or --token; 'freshet token create' makes one"
 GIVE_IT = "and give it with --token-file, FRESHET_TOKEN or --token"
-"""to those whom the server has told how to make one"""
+"""Added if the server's message already says how to create a token."""
 
 
 class ApiAway(FreshetError):
@@ -47,7 +47,7 @@ class ApiAway(FreshetError):
 
 
 class ApiRefused(FreshetError):
-    """The API did not do what it was asked for; the message is the detail of its problem."""
+    """The API refused a request; the message is the detail of its problem."""
 
     def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, Any]] = ()) -> None:
         """errors: what the problem says about parts of the request."""
@@ -60,13 +60,13 @@ class ApiClient:
     """Connections to one API. Use as a context manager: leaving it closes them."""
 
     def __init__(self, address: str, token: str, ca_file: Path | None = None) -> None:
-        """Raises ConfigError for an address, a token or a file of authorities that cannot be used."""
+        """Raises ConfigError for an address, a token or a file of certificate authorities that cannot be used."""
         self.address = check_address(address)
         self._http = httpx2.Client(
             base_url=self.address,
             headers={"Authorization": f"Bearer {check_token(token)}"},
             verify=authorities(ca_file),
-            trust_env=not is_loopback(self.address),  # no proxy stands between this machine and itself
+            trust_env=not is_loopback(self.address),  # there is no proxy between this machine and itself
         )
 
     def __enter__(self) -> "ApiClient":
@@ -78,11 +78,11 @@ class ApiClient:
         self._http.close()
 
     def get(self, path: str, **query: str | int) -> Any:
-        """What is there; raises ApiAway or ApiRefused."""
+        """Reads a resource; raises ApiAway or ApiRefused."""
         return self._read(self._send("GET", path, QUESTION_SECONDS, params=query))
 
     def items(self, path: str, most: int | None = None, **query: str | int) -> list[dict[str, Any]]:
-        """The items of a list, page by page; most: so many of them."""
+        """The items of a list, page by page; most: return at most this many."""
         found: list[dict[str, Any]] = []
         after: dict[str, str] = {}
         while most is None or len(found) < most:
@@ -95,25 +95,26 @@ class ApiClient:
         return found
 
     def change(self, method: str, path: str, body: Mapping[str, Any] | None = None, version: int | None = None) -> Any:
-        """Asks for a change, once; version: refused if anything was changed since then."""
+        """Requests a change, once; version: it is refused if anything changed after this version."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         if version is not None:
             headers["If-Match"] = f'"{version}"'
         return self._read(self._send(method, path, CHANGE_SECONDS, json=body, headers=headers))
 
     def ask(self, path: str, body: Any) -> Any:
-        """Asks with a body for what changes nothing, so that it may be asked for again."""
+        """Posts a body that changes nothing, so that the request may be repeated."""
         return self._read(self._send("POST", path, QUESTION_SECONDS, json=body))
 
     def await_answer(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
-        """The command as it is once it is settled; raises ApiRefused if it is not carried out, or not in that time."""
+        """Returns the command once it is carried out; raises ApiRefused if it is refused or takes too long."""
         path = f"/v1/runs/{command['run']}/commands/{command['id']}"
         until = time.monotonic() + wait_seconds
         while command["state"] == "pending":
             if time.monotonic() >= until:
                 raise ApiRefused(
-                    f"command {command['id']} ({command['verb']}) waits to be carried out after {wait_seconds:g} "
-                    f"seconds, and will be; expected a dispatcher that answers; look at {self.address}{path} later",
+                    f"command {command['id']} ({command['verb']}) is still waiting after {wait_seconds:g} "
+                    "seconds and will be carried out; expected a dispatcher that answers; look at "
+                    f"{self.address}{path} later",
                     202,
                 )
             pause(POLL_SECONDS)
@@ -123,7 +124,7 @@ class ApiClient:
         return command
 
     def _send(self, method: str, path: str, within_seconds: float, **more: Any) -> httpx2.Response:
-        """Sends a request until it is answered, a few times and within so many seconds in all; raises ApiAway."""
+        """Sends a request until it is answered, a few times and within a time limit overall; raises ApiAway."""
         until = time.monotonic() + within_seconds
         for attempt in range(1, ATTEMPTS + 1):
             answer = None
@@ -169,7 +170,7 @@ class ApiClient:
 
 
 def explain_problem(address: str, status: int, problem: Any) -> str:
-    """One line about an answer that is none of the values asked for."""
+    """One line about an answer that reports a problem."""
     if not isinstance(problem, dict) or not isinstance(problem.get("detail"), str):
         return f"{address} answered with status {status} and no problem+json; expected Freshet's API there; check --api"
     wrong = [_explain_error(error) for error in errors_of(problem)[:MOST_TOLD]]
@@ -184,14 +185,14 @@ def errors_of(problem: Any) -> list[dict[str, Any]]:
 
 
 def _explain_error(error: Mapping[str, Any]) -> str:
-    """Of a value of the body, or of one sample of several."""
+    """Describes an error of a value in the body, or of one sample of several."""
     if "index" in error:
         return f"sample {error['index']}: {error.get('reason')}"
     return f"{'.'.join(map(str, error.get('where', ())))}: {error.get('problem')}"
 
 
 def one_line(text: str) -> str:
-    """Without line breaks, and without what a terminal would obey."""
+    """The text without line breaks and without control characters that a terminal would obey."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
@@ -200,14 +201,14 @@ def pause(seconds: float) -> None:
 
 
 def _pause_after(answer: httpx2.Response | None, attempt: int) -> float:
-    """Before the next attempt: as long as an answer says, but not too long."""
-    told = "" if answer is None else answer.headers.get("Retry-After", "")
-    return min(float(told) if told.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
+    """The pause before the next attempt: as the answer requests, within limits."""
+    requested = "" if answer is None else answer.headers.get("Retry-After", "")
+    return min(float(requested) if requested.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
 
 
 # ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_address(address: str, option: str = "--api or FRESHET_API_URL") -> str:
-    """The address without a slash at its end; raises ConfigError for one that is none. option: where it was given."""
+    """The address without a trailing slash; raises ConfigError if it is invalid. option: where it was given."""
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL:
@@ -221,7 +222,7 @@ def check_address(address: str, option: str = "--api or FRESHET_API_URL") -> str
 
 
 def check_token(token: str) -> str:
-    """Raises ConfigError for what cannot be a token; never shows it."""
+    """Raises ConfigError if the text cannot be a token; the message never shows it."""
     if not token:
         raise ConfigError(f"there is no token; expected one for the API; {GIVE_TOKEN}")
     if not (token.isascii() and token.isprintable()) or " " in token:
@@ -230,7 +231,7 @@ def check_token(token: str) -> str:
 
 
 def authorities(ca_file: Path | None) -> ssl.SSLContext:
-    """Whose certificates are trusted: the system's authorities, or that of a file; raises ConfigError."""
+    """The certificates to trust: the system's authorities, or those of a file; raises ConfigError."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

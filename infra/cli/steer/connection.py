@@ -1,8 +1,8 @@
 """How commands reach a run: over its API, or over the sockets of its processes on this machine.
 
-The API is the one that --api names, or that of the run in a folder that --run names, or that of FRESHET_API_URL, or the
-one that serves ``runs``: the first of these that is given. A process of the API writes its address to ``endpoints/api``
-in its folder. A token is never looked for.
+The API is the first of these that is given: --api, the API of the run in a folder given by --run, FRESHET_API_URL, or
+the API that serves ``runs``. A process of the API writes its address to ``endpoints/api`` in its folder. Tokens are
+never looked up: they must be given.
 """
 
 import os
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 API = "api"
 PROBE_SECONDS = 1.0
-"""how long an address that was found in a folder may take to accept a connection"""
+"""How long an address that was found in a folder may take to accept a connection."""
 OVER = ("stopped", "ended", "silent")
-"""states of runs that a command is hardly about, if there is another"""
+"""States of runs that a command probably does not mean if there is another run."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
@@ -39,34 +39,36 @@ class CommandOptions:
     """How a command is given over the API."""
 
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = ""
-    wait: Annotated[float, typer.Option("--wait", help="Seconds until it must be carried out.", min=0)] = 60.0
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait until it is carried out.", min=0)] = 60.0
     version: Annotated[
         int | None,
         typer.Option(
-            "--if-version", help="Not if the run was changed since this version of it.", min=0, show_default=False
+            "--if-version", help="Refuse if the run was changed after this version.", min=0, show_default=False
         ),
     ] = None
 
     @property
     def needs_api(self) -> bool:
-        """Whether anything is given of which sockets know nothing."""
+        """Whether an option is given that only the API supports."""
         return bool(self.reason) or self.version is not None
 
 
 @dataclass(frozen=True)
 class ApiOptions(RunOrFolder):
-    """Which API, who asks it, and about which run."""
+    """Which API, which token, and which run."""
 
     api: Annotated[
-        str, typer.Option("--api", metavar="URL", help=f"The API; or {API_URL}. By default that of runs here.")
+        str, typer.Option("--api", metavar="URL", help=f"Address of the API; or {API_URL}. By default the API of runs.")
     ] = ""
-    token: Annotated[str, typer.Option("--token", help=f"Secret of a token; or, which nobody sees, {TOKEN}.")] = ""
+    token: Annotated[
+        str, typer.Option("--token", help=f"Secret of a token; {TOKEN} is safer, because nobody sees it.")
+    ] = ""
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with that secret.", show_default=False)
     ] = None
     ca_file: Annotated[
         Path | None,
-        typer.Option("--ca-file", help=f"Authority (PEM) of the API's certificate; or {CA_FILE}.", show_default=False),
+        typer.Option("--ca-file", help=f"Certificate authority (PEM) of the API; or {CA_FILE}.", show_default=False),
     ] = None
 
     @contextmanager
@@ -85,9 +87,9 @@ class ApiOptions(RunOrFolder):
             yield ApiConnection(client, _name_at_api(named, folder))
 
     def socket_folder(self, how: CommandOptions) -> Path | None:
-        """The folder of the run that is reached over its sockets, which needs no token; None: over the API.
+        """The folder of the run if it is reached over its sockets, which needs no token; None: over the API.
 
-        Sockets are taken where --run is a path, and where nothing is given that an API needs.
+        Sockets are used if --run is a path, or if no option of an API is given.
         """
         is_local = is_path(self.named)
         of_api = [("--api", self.api), ("--token", self.token), ("--token-file", self.token_file)]
@@ -105,7 +107,7 @@ class ApiOptions(RunOrFolder):
             raise ConfigError(f"{error}; a run elsewhere is reached with --api and a token") from error
 
     def _secret(self) -> str:
-        """Of the token; raises ConfigError where there is none."""
+        """The secret of the token; raises ConfigError if there is none."""
         from infra.cli.steer.client import check_token
 
         if self.token and self.token_file is not None:
@@ -122,7 +124,7 @@ class ApiOptions(RunOrFolder):
 
 
 def _name_at_api(named: str, folder: Path | None) -> str:
-    """What a run that was named is called; empty if none was, or a folder of several."""
+    """The name of the given run; empty if none was given, or a folder of several."""
     from api.runs.places import find_runs
     from infra.base.run_folder import is_run
 
@@ -132,7 +134,7 @@ def _name_at_api(named: str, folder: Path | None) -> str:
 
 
 class ApiConnection:
-    """An API, and the run that is meant."""
+    """A connection to an API, and the run that is meant."""
 
     def __init__(self, client: "ApiClient", named: str) -> None:
         self.client = client
@@ -140,7 +142,7 @@ class ApiConnection:
 
     @cached_property
     def run(self) -> str:
-        """The run that is named, or the only one; raises ConfigError, which names them, if there is no such."""
+        """The named run, or the only one; raises ConfigError, which lists the runs, if there is no such run."""
         if self.named:
             return self.named
         runs = {run["name"]: run["state"] for run in self.client.items("/v1/runs")}
@@ -155,7 +157,7 @@ class ApiConnection:
     def command(
         self, method: str, path: str, how: CommandOptions, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Has a command about the run carried out, and returns what became of it."""
+        """Has a command for the run carried out, and returns its result."""
         why = {"reason": how.reason} if method != "DELETE" else {}
         given = None if method == "DELETE" else {**(body or {}), **why}
         command = self.client.change(method, self.of_run(path), given, how.version)
@@ -163,7 +165,7 @@ class ApiConnection:
 
 
 def find_address(folder: Path) -> str:
-    """Where the API of a folder listens; raises ConfigError if none does, or several."""
+    """The address of the API for a folder; raises ConfigError if there is none, or several."""
     found = listening(folder, API)
     if len(set(found.values())) == 1:
         return next(iter(found.values()))
@@ -180,9 +182,9 @@ def find_address(folder: Path) -> str:
 
 
 def listening(folder: Path, process: str) -> dict[Path, str]:
-    """Addresses at which processes of this name listen for the runs in a folder, by the folder that tells.
+    """Addresses at which processes of this name listen for the runs in a folder, by the folder where they were found.
 
-    One that is the folder's own comes before one for all runs beside it, and that before those of its runs.
+    The folder's own process comes first, then one for all runs next to it, then those of the runs in it.
     """
     from infra.base.run_folder import is_run, read_endpoint
 
@@ -196,7 +198,7 @@ def listening(folder: Path, process: str) -> dict[Path, str]:
 
 
 def _listens(address: str) -> bool:
-    """Whether anyone does: an API that ended leaves its address behind."""
+    """Whether anyone listens there: an API that ended leaves its address behind."""
     import httpx2
 
     try:

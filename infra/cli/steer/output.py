@@ -1,4 +1,4 @@
-"""What commands print: a line, a table, or JSON."""
+"""The output of commands: a line, a table, or JSON."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 160
-"""of tables where the output is no terminal"""
+"""Width of tables if the output is not a terminal."""
 
 
 def print_answer(text: str, found: Any, as_json: bool) -> None:
-    """A line for people, or all that was answered."""
+    """Prints a line for people, or the whole answer as JSON."""
     if as_json:
         print_json(found)
     else:

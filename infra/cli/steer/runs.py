@@ -1,4 +1,4 @@
-"""``freshet runs``: which runs there are; starting, stopping, pausing them."""
+"""``freshet runs``: lists, starts, stops and pauses runs."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +22,7 @@ app = typer.Typer(help="List runs; start, stop and pause them.", no_args_is_help
 @app.command("list")
 @grouped
 def list_runs(as_json: AsJson = False, *, where: ApiOptions) -> None:
-    """List all runs that the API knows, those that are over too.
+    """List all runs that the API knows, including those that have ended.
 
     Example: freshet runs list
     """
@@ -38,7 +38,7 @@ def list_runs(as_json: AsJson = False, *, where: ApiOptions) -> None:
 @app.command("show")
 @grouped
 def show(as_json: AsJson = False, *, where: ApiOptions) -> None:
-    """Show where a run is and how it does; with --json all that its dispatcher published last.
+    """Show the state and progress of a run; with --json the whole status that its dispatcher published last.
 
     Example: freshet runs show --run clicks --json
     """
@@ -58,12 +58,12 @@ def create(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="One setting of the run. Repeatable.", show_default=False)
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds until it must be there.", min=0)] = 60.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until the run exists.", min=0)] = 60.0,
     as_json: AsJson = False,
     *,
     where: ApiOptions,
 ) -> None:
-    """Start a run on the machine of the API, where an agent that starts runs listens.
+    """Start a run on the machine of the API, through an agent that starts runs.
 
     Example: freshet runs create --name clicks --set dispatch.workers=2
     """
@@ -77,7 +77,7 @@ def create(
 @app.command("stop")
 @grouped
 def stop(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
-    """Stop a run in order: it takes a checkpoint, and can go on later.
+    """Stop a run cleanly: it takes a checkpoint, and can be resumed later.
 
     Example: freshet runs stop --run clicks --reason "maintenance"
     """
@@ -97,7 +97,7 @@ def pause_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions
 @app.command("resume")
 @grouped
 def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> None:
-    """Have a run that was paused go on.
+    """Resume a paused run.
 
     Example: freshet runs resume --run clicks
     """
@@ -105,7 +105,7 @@ def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOption
 
 
 def tell(verb: str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
-    """Gives a run a command without a value, and prints what came of it."""
+    """Gives a run a command without a value, and prints the result."""
     with where.connect() as api:
         done = api.command("POST", f"/{verb}", how)
     print_answer(done["text"], done, as_json)
@@ -121,7 +121,7 @@ def _parsed(override: str) -> tuple[str, str]:
 
 
 def _await(client: "ApiClient", name: str, wait_seconds: float) -> object:
-    """The run, once the API has found it."""
+    """Waits until the API has found the run, and returns it."""
     from infra.cli.steer.client import POLL_SECONDS, ApiRefused, pause
 
     until = time.monotonic() + wait_seconds

@@ -1,4 +1,4 @@
-"""Commands about a run in a folder of this machine, over the sockets of its dispatcher and supervisor: no token."""
+"""Commands for a run on this machine, over the sockets of its dispatcher and supervisor, without a token."""
 
 import getpass
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class NoAgent(FreshetError):
 
 
 def find(folder: Path, given: SettingsOptions) -> tuple["RunningRun", Settings]:
-    """The run under way in this folder; of processes started by hand the settings are those given."""
+    """The live run in this folder; for processes started by hand, the settings are those given."""
     from infra.run.agent.running import find_running
 
     settings = read_stored(folder) if (folder / STORED).exists() else given.load()
@@ -35,12 +35,12 @@ def find(folder: Path, given: SettingsOptions) -> tuple["RunningRun", Settings]:
 
 
 def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name: str, link: float | None) -> str:
-    """What to run where nobody can start a worker."""
-    told = f" --config {config}" if config is not None else ""
-    told = f" --run {as_path(running.folder)}" if (running.folder / STORED).exists() else told
+    """The command to run by hand if nobody can start a worker."""
+    settings_option = f" --config {config}" if config is not None else ""
+    settings_option = f" --run {as_path(running.folder)}" if (running.folder / STORED).exists() else settings_option
     where = running.dispatcher() or settings.dispatch.endpoint
     speed = f" --link {link:g}" if link is not None else ""
-    command = f"freshet worker{told} --name {name or 'NAME'} --dispatcher {where}{speed}"
+    command = f"freshet worker{settings_option} --name {name or 'NAME'} --dispatcher {where}{speed}"
     return f"nobody supervises run {running.run!r} in {running.folder}; expected to start the worker by hand: {command}"
 
 
@@ -54,7 +54,7 @@ def ask_agent(running: "RunningRun", request: Any) -> Any:
 
 
 def processes(running: "RunningRun") -> Sequence["ListedProcess"]:
-    """Those of the agent; none where there is none."""
+    """The processes of the agent; none if there is no agent."""
     from dispatch.commands.supervision import ListProcesses
 
     if running.agent() is None:
@@ -66,7 +66,7 @@ def processes(running: "RunningRun") -> Sequence["ListedProcess"]:
 
 
 def members(running: "RunningRun", is_needed: bool) -> "Members | None":
-    """Those of the dispatcher; None, with a word on stderr, where it does not answer and is not needed."""
+    """The members that the dispatcher reports; None, with a line on stderr, if it does not answer and is not needed."""
     from dispatch.commands.client import ask_members
     from dispatch.errors import NoAnswer
 

@@ -1,4 +1,4 @@
-"""``freshet status``: how a run does, live or once, as the API tells it."""
+"""``freshet status``: the status of a run, live or once, from the API."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,15 +21,15 @@ ENDED = ("stopped", "ended")
 
 @grouped
 def status(
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=5)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the status once and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.2, max=5)] = 1.0,
     as_json: AsJson = False,
     *,
     where: ApiOptions,
 ) -> None:
-    """Show how a run does: a live picture until the run is over or Ctrl-C, which the run does not notice.
+    """Show the status of a run: a live view until the run ends. Ctrl-C closes the view, not the run.
 
-    With --once, or --json, it is shown once.
+    With --once, or --json, the status is shown once.
 
     Example: freshet status --once
     """
@@ -48,10 +48,10 @@ def status(
 
 
 def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_seconds: float) -> None:
-    """Shows a run until it is over; an API that is away for a while is waited for."""
+    """Shows a run until it ends; waits for an API that is temporarily unavailable."""
     from infra.cli.steer.client import ApiAway, pause
 
-    told = ""
+    shown = ""
     with display:
         while True:
             found = status_in(read)
@@ -59,22 +59,22 @@ def watch(api: ApiConnection, read: dict[str, Any], display: "Display", every_se
             if found is not None and read["is_live"]:
                 display.show(found)
                 line = ""
-            if line and line != told:
+            if line and line != shown:
                 display.print_line(line)
-            told = line
+            shown = line
             if read["state"] in ENDED and not read["is_live"]:
                 return
             pause(every_seconds)
             try:
                 read = api.client.get(api.of_run())
             except ApiAway as away:
-                if told != str(away):
+                if shown != str(away):
                     display.print_line(str(away))
-                told = str(away)
+                shown = str(away)
 
 
 def status_in(read: dict[str, Any]) -> "Status | None":
-    """What the dispatcher published last; raises FreshetError if this version cannot read it."""
+    """The status that the dispatcher published last; raises FreshetError if this version cannot read it."""
     from dispatch.progress.status import Status
 
     if read["status"] is None:
@@ -89,6 +89,6 @@ def status_in(read: dict[str, Any]) -> "Status | None":
 
 
 def describe(read: dict[str, Any]) -> str:
-    """A run that publishes nothing now."""
+    """Describes a run that currently publishes no status."""
     at = "" if read["step"] is None else f" after step {read['step']:,}"
     return f"run {read['name']} is {read['state']}{at}"

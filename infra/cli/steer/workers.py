@@ -1,6 +1,6 @@
-"""The commands that change who takes part in a run, and whether it trains.
+"""The commands that change the workers of a run, and pause and resume it.
 
-They go over the sockets of a run on this machine, without a token, or over its API: ``ApiOptions.socket_folder`` says.
+They use the sockets of a run on this machine, without a token, or its API: ``ApiOptions.socket_folder`` decides.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from infra.cli.steer import sockets
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer, print_json, show_table
 
-app = typer.Typer(help="Add workers to a run under way, take them away, list them.", no_args_is_help=True)
+app = typer.Typer(help="Add workers to a live run, remove them, list them.", no_args_is_help=True)
 
 Worker = Annotated[str, typer.Argument(help="Name of the worker.", callback=check_names, show_default=False)]
 Link = Annotated[
@@ -26,7 +26,7 @@ Link = Annotated[
 @app.command("add")
 @grouped
 def add(
-    name: Annotated[str, typer.Option(help="Name of the worker; by default the next one that is free.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the worker; by default the next free one.")] = "",
     link: Link = None,
     as_json: AsJson = False,
     *,
@@ -34,10 +34,10 @@ def add(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Start a further worker on the machine of a run that 'freshet up', 'demo' or 'agent' supervises.
+    """Start another worker on the machine of a run that 'freshet up', 'demo' or 'agent' supervises.
 
-    It joins at the next step. A run that is started again has the workers of its settings, without those added here.
-    Where nobody supervises, the command to run by hand is printed.
+    It joins at the next step. After a restart, a run has the workers of its settings, without those added here. If no
+    supervisor runs, the command to run by hand is printed.
 
     Example: freshet workers add --link 0.5
     """
@@ -62,7 +62,7 @@ def drain(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Have a worker leave in an orderly way: after a checkpoint, at a step boundary, at no cost.
+    """Let a worker leave cleanly: after a checkpoint, at a step boundary, so that no work is lost.
 
     Example: freshet workers drain worker-3
     """
@@ -82,7 +82,7 @@ def remove(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Exclude a worker at once, whatever it does: the others recover, and its process is stopped.
+    """Exclude a worker at once, whatever it is doing: the others recover, and its process is stopped.
 
     Example: freshet workers remove worker-3
     """
@@ -103,10 +103,10 @@ def remove(
 @app.command("list")
 @grouped
 def list_workers(as_json: AsJson = False, *, given: SettingsOptions, where: ApiOptions) -> None:
-    """Show who takes part in a run, and the processes that are supervised.
+    """Show the workers of a run, and the supervised processes.
 
-    Without the API, while the dispatcher does not answer, as while it is being restarted, the processes alone
-    are shown.
+    If the run is reached over its sockets and the dispatcher does not answer, for example during a restart, only the
+    processes are shown.
 
     Example: freshet workers list
     """
@@ -151,7 +151,7 @@ def resume(
     how: CommandOptions,
     where: ApiOptions,
 ) -> None:
-    """Have a run that was paused go on.
+    """Resume a paused run.
 
     Example: freshet resume --run runs/up-20261115-021100
     """

@@ -1,1 +1,3 @@
-"""The supervisor's control socket: further workers for a run under way, and the supervisor of workers elsewhere."""
+"""The supervisor's control socket: additional workers for a live run, and the supervisor of workers
+on other machines.
+"""

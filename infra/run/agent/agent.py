@@ -1,7 +1,7 @@
-"""Takes requests for the supervisor of a run, between its passes and in its thread.
+"""Handles requests for the supervisor of a run, between its passes and in its thread.
 
-The address of its socket is written to ``endpoints/agent``. What a request changes is not kept: a run that is started
-again has the workers of its settings.
+The address of its socket is written to ``endpoints/agent``. Changes by requests are not stored: after a restart, a run
+has the workers of its settings.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from infra.run.supervision.child import Child, ProcessSpec
 from infra.run.supervision.supervisor import Supervisor
 
 AGENT_FILE = "agent"
-"""in the folder of endpoints"""
+"""Name of the file in the folder of endpoints."""
 
 
 class Agent:
@@ -50,14 +50,15 @@ class Agent:
         stopped_at: float = 0.0,
     ) -> None:
         """further: makes a worker from its name and its link in Gbit/s; prefix: of the names that are chosen here;
-        stopped_at: when the run that is resumed was stopped, in seconds since 1970; 0: it was not."""
+        stopped_at: when the resumed run was stopped, in seconds since 1970; 0: it was not.
+        """
         self._supervisor = supervisor
         self._run = run
         self._further = further
         self._prefix = prefix
         self._stopped_at = stopped_at
         self._started: dict[str, str] = {}
-        """workers that were added, by the id of the command"""
+        """Workers that were added, by the id of the command."""
         self._private = PrivateSocket(endpoint_file, run, AGENT)
         self._socket = self._private.control
         self._log = structlog.get_logger("agent")
@@ -83,7 +84,7 @@ class Agent:
         self._socket.answer(asked, answer)
 
     def _carry_out(self, asked: Asked) -> Header:
-        """Raises ConfigError or CommandRefused if the request cannot be."""
+        """Raises ConfigError or CommandRefused if the request cannot be carried out."""
         common: dict[str, Any] = {"run": self._run, "generation": -1, "step": -1}
         match asked.message:
             case ListProcesses():

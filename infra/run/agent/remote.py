@@ -17,27 +17,27 @@ from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Outcome, Supervisor
 
 MOST_RESTARTS = 20
-"""a dispatcher that is away for some minutes does not end its workers for good"""
+"""Most restarts; a dispatcher that is unavailable for some minutes does not end its workers permanently."""
 
 
 @dataclass(frozen=True)
 class AgentJob:
-    """What one agent runs."""
+    """The job of one agent."""
 
     settings: Settings
-    """its folder is the agent's own"""
+    """Settings; the folder is the agent's own."""
     dispatcher: str
-    """endpoint"""
+    """Endpoint of the dispatcher."""
     prefix: str
-    """of the names of workers, which must be unique in the run"""
+    """Prefix of the names of workers, which must be unique in the run."""
     links_gbit: Sequence[float]
-    """of each worker at the start; 0: not told"""
+    """Links of each worker at the start; 0: not given."""
 
 
 def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome:
-    """Runs the workers until all have left or a stop is requested; raises ProcessFailed if one failed for good.
+    """Runs the workers until all have left or a stop is requested; raises ProcessFailed if one failed permanently.
 
-    tell: is given a line for whatever an operator should know.
+    tell: called with a line for everything that an operator should know.
     """
     store_settings(job.settings)
     further = partial(remote_worker, job.settings, job.dispatcher)
@@ -60,7 +60,7 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
 
 
 def remote_worker(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
-    """A worker of a dispatcher elsewhere; the others go on without it."""
+    """A worker of a dispatcher on another machine; the others continue without it."""
     command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run", as_path(settings.folder)]
     link = ["--link", str(link_gbit)] if link_gbit else []
     endpoints: Path = settings.folder / "endpoints"

@@ -1,4 +1,4 @@
-"""A run that is under way, as commands about it find it: by its folder."""
+"""A live run, as commands find it: by its folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from infra.run.agent.agent import AGENT_FILE
 from infra.run.settings import Settings
 
 CONTROL_LINE = 2
-"""of the dispatcher's endpoints: workers', status, control, feed"""
+"""Index in the dispatcher's endpoints: workers', status, control, feed."""
 
 
 @dataclass(frozen=True)
 class RunningRun:
-    """What commands about a run need to know of it."""
+    """What commands need to know of a run."""
 
     run: str
     folder: Path
@@ -34,7 +34,7 @@ class RunningRun:
 
     @property
     def has_dispatcher(self) -> bool:
-        """Whether a dispatcher works in this folder, now or when it is back; not in that of an agent."""
+        """Whether a dispatcher works in this folder, now or after a restart; False for the folder of an agent."""
         return (self.folder / JOURNAL).is_dir()
 
     def control(self) -> str:

@@ -1,7 +1,7 @@
 """A control socket that only the owner of a folder can reach; its address is in a file that only the owner can read.
 
-A supervisor makes the folder of all private sockets of its run: its own, and those of the dispatcher, which finds them
-again in the same place when it is started anew.
+A supervisor creates the folder of all private sockets of its run: its own, and those of the dispatcher, which finds
+them in the same place after a restart.
 """
 
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ class PrivateSocket:
     """One such socket. Use as a context manager: leaving it removes the socket and the file."""
 
     def __init__(self, endpoint_file: Path, run: str | None, exchange: Exchange) -> None:
-        """run: the one that requests must be about; None: any"""
+        """run: the one that requests must name; None: any."""
         with ExitStack() as resources:
             folder = resources.enter_context(socket_folder())
             context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())

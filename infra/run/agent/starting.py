@@ -1,11 +1,11 @@
-"""``freshet agent --runs``: starts the runs that it is asked for and supervises each, in a session of its own.
+"""``freshet agent --runs``: starts runs on request and supervises each, in a separate session.
 
-A request is checked with the settings it would be started with, is kept in ``requests/NAME.json``, and then starts
-``freshet up`` in a folder of the run's name. The same request again starts no second run; one that was stopped goes on.
-Another request for that name is refused.
+A request is checked with the settings it would be started with, is stored in ``requests/NAME.json``, and then starts
+``freshet up`` in a folder of the run's name. The same request again starts no second run, and resumes one that was
+stopped. A different request for that name is refused.
 
-Runs outlive an agent that was killed, each with the supervisor of its own. The next agent finds them by their locks,
-says so, and starts none of them a second time; it does not stop them with itself, either.
+Runs survive an agent that was killed, each with its own supervisor. The next agent finds them by their locks, reports
+them, and starts none of them a second time; it does not stop them when it ends, either.
 """
 
 import json
@@ -43,9 +43,9 @@ from infra.run.supervision.supervisor import PASS_SECONDS, Supervisor
 LOCK = "agent.lock"
 REQUESTS = "requests"
 OWN_SETTINGS = ("run", "folder", "api")
-"""settings, or sections, that the agent decides about"""
+"""Settings, or sections, that the agent decides."""
 STOP_SECONDS = 60.0
-"""that a run may take to stop, beside what its dispatcher may take to drain"""
+"""How long a run may take to stop, in addition to its dispatcher's time to drain."""
 
 
 def keep_runs(
@@ -118,7 +118,7 @@ class RunStarter:
             self._private.control.answer(asked, answer)
 
     def _start(self, asked: Asked) -> None:
-        """Raises ConfigError if there can be no such run."""
+        """Starts the requested run; raises ConfigError if there can be no such run."""
         name = check_names(asked.message.run)
         settings = asked.message.settings
         is_known = self._is_known(name, settings)
@@ -135,7 +135,7 @@ class RunStarter:
         self._log.info("run added", run=name, settings=settings)
 
     def _is_known(self, name: str, settings: Mapping[str, str]) -> bool:
-        """Whether the run was asked for before; raises ConfigError if that was with other settings."""
+        """Whether the run was requested before; raises ConfigError if that was with other settings."""
         try:
             before = json.loads(self._request(name).read_bytes())
         except FileNotFoundError:
@@ -151,16 +151,16 @@ class RunStarter:
         return child is not None and child.state not in ("finished", "failed")
 
     def left_behind(self) -> list[str]:
-        """Runs that an agent before this one was asked for and that are still under way."""
+        """Runs that an earlier agent was asked to start and that are still under way."""
         asked = sorted(request.stem for request in (self._folder / REQUESTS).glob("*.json"))
         return [name for name in asked if not self._is_kept(name) and is_under_way(self._folder / name)]
 
     def _check_goes_on(self, name: str) -> None:
-        """Raises ConfigError if a run that is under way was told to stop: it does not do what is asked for."""
+        """Raises ConfigError if a live run is stopping, so that it would not do what is requested."""
         records = read_history(self._folder / name / JOURNAL).steering
         child = self._supervisor.children.get(name)
         is_stopping = follow_all(Desired(), records).is_stopping
-        if child is not None and child.running:  # it may have stopped, and not ended; an older stop is done with
+        if child is not None and child.running:  # it may have stopped and not ended; an older stop no longer matters
             began = time() - child.seconds
             is_stopping = any(_is_stop(record) and record.at_seconds >= began for record in records)
         if is_stopping:
@@ -170,7 +170,7 @@ class RunStarter:
             )
 
     def _check_free(self, name: str) -> None:
-        """Raises ConfigError if a run of that name, or anything else, is there already."""
+        """Raises ConfigError if a run of that name, or anything else, exists already."""
         if name in find_runs(self._folder) or (self._folder / name).exists():
             raise ConfigError(f"there is a run, or folder, {name!r} in {self._folder} already; choose another name")
 

@@ -31,9 +31,9 @@ from infra.run.supervision.nursery import Forked, Nursery, kill_group
 LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
 LINE_CHARACTERS = 1000
-"""of a line of a log that an error message quotes"""
+"""Most characters of a log line that an error message quotes."""
 ALIVE_SECONDS = 5.0
-"""how long a process may not touch its alive file"""
+"""How long a process may not touch its alive file."""
 
 Argv = Sequence[str] | Callable[[Mapping[str, str]], Sequence[str]]
 
@@ -44,36 +44,36 @@ class ProcessSpec:
 
     name: str
     argv: Argv
-    """the command, or a function that makes it from the endpoints (process name → endpoint text) known so far"""
+    """The command, or a function that builds it from the endpoints (process name → endpoint text) known so far."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """added to the supervisor's own environment"""
+    """Variables added to the supervisor's own environment."""
     needs: tuple[str, ...] = ()
-    """processes that must be ready, or finished, before this one is started"""
+    """Processes that must be ready, or finished, before this one is started."""
     endpoint_file: Path | None = None
-    """written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs"""
+    """Written whole by the child once it is ready, with its endpoint; None: ready as soon as it runs."""
     ready_seconds: float = 600.0
-    """how long it may take until the endpoint file exists; the first start of a version compiles kernels"""
+    """How long it may take until the endpoint file exists; the first start of a version compiles kernels."""
     alive_file: Path | None = None
-    """touched by the child every second (``infra.base.process.show_life``); None: nobody watches for stops"""
+    """Touched by the child every second (``infra.base.process.show_life``); None: nobody watches for stops."""
     alive_seconds: float = ALIVE_SECONDS
-    """how long it may not be touched, from the first touch on, before the process is killed"""
+    """How long it may not be touched, after the first touch, before the process is killed."""
     restart: Literal["never", "on_failure"] = "never"
     max_restarts: int = 3
-    """consecutive failures without progress that are followed by a restart; the next one is final"""
+    """Consecutive failures without progress that are followed by a restart; the next one is final."""
     backoff_seconds: float = 0.5
-    """pause before the second restart without progress; doubles with each further one, up to half a minute"""
+    """Pause before the second restart without progress; doubles with each further one, up to half a minute."""
     healthy_seconds: float = 300.0
-    """a child that ran this long starts counting its failures from 0 again"""
+    """A child that ran this long counts its failures from 0 again."""
     essential: bool = True
-    """whether its final failure stops everything"""
+    """Whether its final failure stops everything."""
     ends_run: bool = False
-    """whether the run is over when it exits with 0"""
+    """Whether the run has ended when it exits with 0."""
     may_finish: bool = False
-    """whether it may exit with 0 while the run goes on; any other process that does so has failed"""
+    """Whether it may exit with 0 during the run; any other process that does so has failed."""
     stop_order: int = 0
-    """low numbers are stopped first; equal ones together"""
+    """Low numbers are stopped first; equal ones together."""
     stop_seconds: float = 20.0
-    """how long it may drain after SIGTERM before it is killed"""
+    """How long it may drain after SIGTERM before it is killed."""
 
 
 class Child:
@@ -85,18 +85,18 @@ class Child:
         self._nursery = nursery
         self.state: ProcessState = "waiting"
         self.endpoint = ""
-        """what it wrote last; kept while it is restarted, so that it can be given the same address again"""
+        """The endpoint that it wrote last; kept during a restart, so that it can get the same address again."""
         self.restarts = 0
         self.status: int | None = None
         self.failure = ""
-        """how it ended when it last failed, in words"""
+        """How it ended when it last failed, in words."""
         self.is_ending = False
-        """whether it was asked to end for good"""
+        """Whether it was asked to end permanently."""
         self._signs = SignsOfLife(spec.alive_file) if spec.alive_file is not None else None
         self._failures = 0
-        """in a row, without progress of the run"""
+        """Failures in a row, without progress of the run."""
         self._progress = 0
-        """of the run at the last failure"""
+        """Progress of the run at the last failure."""
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._since = 0.0
         self._why = ""
@@ -111,7 +111,7 @@ class Child:
 
     @property
     def seconds(self) -> float:
-        """Since it was started or, if it does not run, since it ended."""
+        """Time since it was started or, if it does not run, since it ended."""
         return time.monotonic() - self._since if self._process is not None else 0.0
 
     def start(self, endpoints: Mapping[str, str]) -> None:
@@ -159,12 +159,12 @@ class Child:
         return time.monotonic() - self._since >= min(pause, LONGEST_PAUSE_SECONDS)
 
     def excuse(self) -> None:
-        """Does not count the silence so far: the supervisor was away itself."""
+        """Ignores the silence so far, because the supervisor itself was suspended."""
         if self._signs is not None:
             self._signs.excuse()
 
     def end(self) -> None:
-        """Asks the process to end for good: whatever it exits with, it is then finished."""
+        """Asks the process to end permanently: whatever it exits with, it is then finished."""
         self.is_ending = True
         if self.running:
             self.terminate()
@@ -200,7 +200,7 @@ class Child:
         self.state = "failed"
 
     def _kill_group(self) -> None:
-        """What a process started and left behind would be in the way of the next one."""
+        """Kills what a process started and left behind, which would be in the way of the next one."""
         if isinstance(self._process, Forked):
             self._process.kill_group()
         elif self._process is not None:
@@ -224,7 +224,7 @@ class Child:
         return ""
 
     def _settle(self, progress: int) -> None:
-        """Chooses finished, restart or failed after an exit."""
+        """Decides on finished, restart or failed after an exit."""
         if progress > self._progress or time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0
         self._since = time.monotonic()
@@ -239,7 +239,7 @@ class Child:
         self.state = "pausing" if may_restart and self._failures <= self.spec.max_restarts else "failed"
 
     def last_words(self) -> str:
-        """The last line of its log, which for a process that failed is the reason."""
+        """The last line of its log, which is the reason if it failed."""
         return next(iter(last_lines(self.log, 1)), "").removeprefix("freshet: ")
 
     def explain(self) -> str:
@@ -256,7 +256,7 @@ class Child:
 def run_process(
     argv: list[str], env: Mapping[str, str], log: IO[bytes], nursery: Nursery | None
 ) -> "subprocess.Popen[bytes] | Forked":
-    """Starts a command with more environment than this process has; forked by the nursery where that can be."""
+    """Starts a command with more environment than this process has; forked by the nursery if possible."""
     if nursery is not None and nursery.can_start(argv):
         return nursery.start(argv, env, log)
     env = {**os.environ, **env, SUPERVISED: str(os.getpid())}
@@ -268,7 +268,7 @@ def _exists(file: Path | None) -> bool:
 
 
 def describe_status(status: int | None) -> str:
-    """An exit status in words."""
+    """An exit code in words."""
     if status is None:
         return "did not run"
     if status >= 0:

@@ -1,6 +1,6 @@
-"""What a process tells of the kernels that it compiles: in its log, and in a file that its supervisor reads.
+"""Reports the kernels that a process compiles: in its log, and in a file that its supervisor reads.
 
-The file lies beside that with the process's endpoint, and is there only while kernels are compiled.
+The file is next to that with the process's endpoint, and exists only while kernels are compiled.
 """
 
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # loads numba, which a supervisor does not need
     from infra.base.kernels import Compilation
 
 LINE_SECONDS = 2.0
-"""between two lines of the log; the file changes with every kernel"""
+"""Time between two lines of the log; the file changes with every kernel."""
 
 
 def compiling_file(endpoint_file: Path) -> Path:
@@ -24,7 +24,7 @@ def compiling_file(endpoint_file: Path) -> Path:
 
 
 class CompilationReport:
-    """Writes down what one process compiles."""
+    """Records what one process compiles."""
 
     def __init__(self, endpoint_file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = compiling_file(endpoint_file)
@@ -37,14 +37,14 @@ class CompilationReport:
         now = self._clock()
         if self._began is None:
             self._began = self._next_line = now
-        told = {"ready": compilation.ready, "most": compilation.most}
+        facts = {"ready": compilation.ready, "most": compilation.most}
         if compilation.state != "under way":
-            log.info(f"compiling kernels: {compilation.state}", **told, seconds=round(now - self._began, 1))
+            log.info(f"compiling kernels: {compilation.state}", **facts, seconds=round(now - self._began, 1))
             self._path.unlink(missing_ok=True)
             self._began = None
             return
         if now >= self._next_line:
-            log.info("compiling kernels, once after an installation", **told)
+            log.info("compiling kernels, once after an installation", **facts)
             self._next_line = now + LINE_SECONDS
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, f"{compilation.ready} of at most {compilation.most}")

@@ -1,8 +1,8 @@
 """The nursery itself (``infra/run/supervision/nursery.py``): loads what the processes of a run need, and forks them.
 
 It has one thread and no native one: nothing that is loaded here may start any before it is used. What a command needs
-is loaded before its first process is forked, lightest first, so that a dispatcher does not wait for torch; the rest
-while nobody wants anything.
+is loaded before its first process is forked, lightest first, so that a dispatcher does not wait for torch; the rest is
+loaded while nothing is requested.
 """
 
 import gc
@@ -25,14 +25,15 @@ from infra.run.supervision.nursery import MESSAGE_BYTES, ProcessEnded, ProcessSt
 LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")
 HEAVY = (*LIGHT, "torch", "trainer.main")
 NEEDED = {"worker": HEAVY, "serve": (*HEAVY, "serving.main")}
-"""what must be loaded before a process is forked; of other commands what is light"""
+"""What must be loaded before a process is forked; for other commands the light modules."""
 AGAIN = {"api": (*LIGHT, "api.main")}
-"""the same of a command that was forked before: the first API loads its own beside the nursery, which has torch to load
-for the workers; one that has to be replaced is there at once from the second time on"""
+"""The same for a command that was forked before: the first API loads its own modules in parallel to the nursery, which
+has to load torch for the workers; a replacement starts at once from the second time on.
+"""
 
 
 _unloadable: set[str] = set()
-"""modules whose import failed"""
+"""Modules whose import failed."""
 
 
 class NurserySide:
@@ -41,9 +42,9 @@ class NurserySide:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._numbers: dict[int, int] = {}
-        """of the children that have not ended, by process id"""
+        """Numbers of the children that have not ended, by process id."""
         self._forked: set[str] = set()
-        """commands"""
+        """Commands that were forked before."""
         self._decoder = msgspec.msgpack.Decoder(Wanted | Signal)
         self._woken, waker = socket.socketpair()
         waker.setblocking(False)
@@ -65,10 +66,10 @@ class NurserySide:
             self._reap()
             if self._socket not in ready:
                 continue
-            told, files, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
-            if not told:
+            body, files, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
+            if not body:
                 return False
-            message = self._decoder.decode(told)
+            message = self._decoder.decode(body)
             if isinstance(message, Signal):
                 self._send(message)
             elif self._fork(message, *files):
@@ -105,7 +106,7 @@ class NurserySide:
         return False
 
     def _leave(self) -> None:
-        """In the child: what belongs to the nursery alone."""
+        """In the child: drops what belongs to the nursery alone."""
         gc.enable()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -124,7 +125,7 @@ class NurserySide:
 
 
 def run_nursery(descriptor: int) -> bool:
-    """Returns True in every child, whose command is then in ``sys.argv``, and False in the nursery, when it is over.
+    """Returns True in every child, whose command is then in ``sys.argv``, and False in the nursery, at its end.
 
     descriptor: of the socket to the supervisor.
     """
@@ -136,10 +137,10 @@ def run_nursery(descriptor: int) -> bool:
 
 
 def load_next(modules: Sequence[str]) -> bool:
-    """Imports the first that is not there yet; returns False if all are.
+    """Imports the first that is not loaded yet; returns False if all are.
 
-    One that cannot be imported is left to the process that needs it, which ends with the reason in its log: an error
-    here would end the nursery, and all other processes of the run with it.
+    If one cannot be imported, that is left to the process that needs it, which ends with the reason in its log: an
+    error here would end the nursery, and all other processes of the run with it.
     """
     missing = next((name for name in modules if name not in sys.modules and name not in _unloadable), None)
     if missing is None:
@@ -153,7 +154,7 @@ def load_next(modules: Sequence[str]) -> bool:
 
 @cache
 def prepare_kernels() -> None:
-    """Calls a kernel, before which numba prepares itself: half a second of a processor, here once for all children."""
+    """Calls a kernel, for which numba prepares itself: half a second of a processor, here once for all children."""
     import numpy as np
 
     from ps.fingerprints import fingerprint
@@ -163,7 +164,7 @@ def prepare_kernels() -> None:
 
 
 def become(wanted: Wanted, log: int, parent: int) -> None:
-    """In the child: takes the command's session, log, environment, arguments and name."""
+    """In the child: adopts the command's session, log, environment, arguments and name."""
     os.setsid()
     silence = os.open(os.devnull, os.O_RDONLY)
     for descriptor, target in ((silence, 0), (log, 1), (log, 2)):

@@ -1,15 +1,15 @@
-"""Processes that begin with everything imported: a nursery has it once, and forks.
+"""Processes that begin with everything imported: a nursery imports once, and forks.
 
 Loading torch and the kernels takes seconds of a processor for every process of a run, and again for each that is
 restarted while all others wait for it. A *nursery* is a process that loads them and does nothing else: no thread, no
-socket but the one to its supervisor, no GPU. Asked for a process, it forks, and the child is the command it was asked
-for, with its own session, log and environment. Children share the pages of what was loaded.
+socket but the one to its supervisor, no GPU. On request it forks, and the child becomes the requested command, with its
+own session, log and environment. Children share the pages of what was loaded.
 
     supervisor ──► nursery      Wanted: a command to become; Signal: for one whose process id is not known yet
     nursery ──► supervisor      ProcessStarted, ProcessEnded; always in this order for one command
 
-If the supervisor dies, the kernel kills the nursery, and if that dies, its children: everyone is tied to its parent.
-A nursery that dies is replaced when the next process is wanted.
+If the supervisor dies, the kernel kills the nursery, and if that dies, its children: everyone is tied to its parent. A
+nursery that dies is replaced when the next process is requested.
 """
 
 import os
@@ -33,25 +33,25 @@ from infra.run.folder import as_path
 
 NAME = "nursery"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""a library that starts threads when it is loaded: they would be missing in every child"""
+"""For a library that starts threads when it is loaded: they would be missing in every child."""
 COMMAND = (sys.executable, "-m", "infra.cli.entry")
-"""what a command that can be forked begins with"""
+"""The prefix of commands that can be forked."""
 MESSAGE_BYTES = 1 << 16
 ANSWER_SECONDS = 60.0
-"""how long a nursery may take to start a process: it may be loading what that needs"""
+"""How long a nursery may take to start a process: it may be loading what that needs."""
 PASS_SECONDS = 0.01
 FORGOTTEN = -signal.SIGKILL
-"""status of a child of a nursery that died: the kernel killed it"""
+"""Status of a child of a nursery that died: the kernel killed it."""
 
 
 class Wanted(msgspec.Struct, frozen=True, tag=True):
-    """Asks for a process; its log comes as a file descriptor."""
+    """Requests a process; its log comes as a file descriptor."""
 
     number: int
     arguments: tuple[str, ...]
-    """of the command ``freshet``"""
+    """Arguments of the command ``freshet``."""
     environment: dict[str, str]
-    """added to the nursery's own"""
+    """Variables added to the nursery's own."""
 
 
 class Signal(msgspec.Struct, frozen=True, tag=True):
@@ -62,7 +62,7 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProcessStarted(msgspec.Struct, frozen=True, tag=True):
-    """A process is there."""
+    """A process was started."""
 
     number: int
     pid: int
@@ -73,18 +73,18 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     status: int
-    """negative: the signal that ended it"""
+    """Exit code; negative: the signal that ended it."""
 
 
 class Forked:
-    """A process that a nursery started or is about to start; what a supervisor needs of ``subprocess.Popen``."""
+    """A process that a nursery started or is about to start, with what a supervisor needs of ``subprocess.Popen``."""
 
     def __init__(self, nursery: "Nursery", number: int) -> None:
         self._nursery = nursery
         self._number = number
         self._asked = time.monotonic()
         self.pid = 0
-        """0: not known yet"""
+        """Process id; 0: not known yet."""
         self.returncode: int | None = None
 
     @property
@@ -105,7 +105,7 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: int) -> None:
-        """To itself alone."""
+        """Sends a signal to this process only."""
         if self.poll() is None:
             self._nursery.signal(self._number, self.pid, number)
 
@@ -128,7 +128,7 @@ class Nursery:
         self._socket: socket.socket | None = None
         self._numbers = count(1)
         self._children: dict[int, Forked] = {}
-        """those that have not ended"""
+        """Children that have not ended."""
         self._decoder = msgspec.msgpack.Decoder(ProcessStarted | ProcessEnded)
 
     @property
@@ -140,7 +140,7 @@ class Nursery:
         return tuple(argv[: len(COMMAND)]) == COMMAND
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked:
-        """Has a command run; it may not have begun when this returns. Raises OSError if there can be no nursery."""
+        """Starts a command, which may not have begun when this returns. Raises OSError if there can be no nursery."""
         self.listen()
         if self._socket is None:
             self._open()
@@ -155,24 +155,24 @@ class Nursery:
         return child
 
     def listen(self) -> None:
-        """Takes what the nursery has told, without waiting."""
+        """Handles the nursery's messages, without waiting."""
         while self._socket is not None:
             try:
-                told = self._socket.recv(MESSAGE_BYTES)
+                body = self._socket.recv(MESSAGE_BYTES)
             except BlockingIOError:
                 break
             except OSError:
-                told = b""
-            if not told:
+                body = b""
+            if not body:
                 self.close()
                 return
-            self._take(self._decoder.decode(told))
+            self._take(self._decoder.decode(body))
         if any(child.is_late for child in self._children.values()):
             structlog.get_logger("supervisor").error("the nursery does not answer; it is replaced", pid=self.pid)
             self.close()
 
     def signal(self, number: int, pid: int, which: int) -> None:
-        """Sends a signal to a child, or has the nursery send it where its process id is not known here."""
+        """Sends a signal to a child, or has the nursery send it if its process id is not known here."""
         if pid:
             os.kill(pid, which)
         elif self._socket is not None:
@@ -181,13 +181,13 @@ class Nursery:
             except OSError:
                 self.close()
 
-    def _take(self, told: ProcessStarted | ProcessEnded) -> None:
-        child = self._children[told.number]
-        if isinstance(told, ProcessStarted):
-            child.pid = told.pid
+    def _take(self, message: ProcessStarted | ProcessEnded) -> None:
+        child = self._children[message.number]
+        if isinstance(message, ProcessStarted):
+            child.pid = message.pid
         else:
-            child.returncode = told.status
-            del self._children[told.number]
+            child.returncode = message.status
+            del self._children[message.number]
 
     def _open(self) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -213,7 +213,7 @@ class Nursery:
         self._socket = here
 
     def close(self) -> None:
-        """Ends the nursery; its children go with it. It may be used again."""
+        """Ends the nursery, and its children with it. It may be used again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -229,13 +229,15 @@ class Nursery:
 
 
 def nursery_in(folder: Path, environment: Mapping[str, str]) -> Nursery | None:
-    """For the run in a folder; None where processes cannot be forked, or not be told apart by their titles."""
+    """A nursery for the run in a folder; None if processes cannot be forked, or not be
+    distinguished by their titles.
+    """
     is_able = sys.platform == "linux" and not any(character.isspace() for character in str(folder))
     return Nursery(folder, environment) if is_able else None
 
 
 def as_started(cmdline: Sequence[str]) -> list[str]:
-    """The command line of a process, whether it was forked, so that it is in one piece, or not."""
+    """The command line of a process, even if it was forked, in which case it is one string."""
     words = [word for word in cmdline if word]
     return words[0].split(" ") if len(words) == 1 else words
 

@@ -4,10 +4,10 @@ One pass (``Supervisor.poll``) checks every child (``Child``) once and never wai
 within a pass, even during the start. No child is left behind: leaving the ``with`` block stops them all, and if the
 supervisor is killed, the kernel kills its children (``infra.base.process.end_with_parent``).
 
-While the run drains, what it needs for that is still restarted; once it is over nothing is, and nothing that fails
-matters. Each child has a session of its own: Ctrl-C in a terminal reaches only the supervisor, which then stops the
-children in ``stop_order``. The kernel ties a child to the *thread* that started it, so start and watch from one
-long-lived thread.
+While the run drains, the processes that it needs for that are still restarted; once it has ended nothing is restarted,
+and failures no longer matter. Each child has a separate session: Ctrl-C in a terminal reaches only the supervisor,
+which then stops the children in ``stop_order``. The kernel ties a child to the *thread* that started it, so start and
+watch from one long-lived thread.
 """
 
 import math
@@ -30,9 +30,9 @@ from infra.run.supervision.nursery import Nursery
 
 PASS_SECONDS = 0.05
 LATE_SECONDS = 2.0
-"""a pass that begins so much later than it should: the supervisor itself was stopped, or the machine was too busy"""
+"""A pass that begins this much too late means that the supervisor was stopped, or the machine was too busy."""
 FAILED_SECONDS = 3.0
-"""how long a process may drain once another has failed: it may be waiting for that one"""
+"""How long a process may drain once another has failed: it may be waiting for that one."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Outcome:
     """How a supervised run ended."""
 
     reason: str
-    """name of the signal, or 'finished'"""
+    """Name of the signal, or 'finished'."""
     restarts: dict[str, int]
-    """times each process was restarted, those that were"""
+    """How often each process was restarted, for those that were."""
     killed: tuple[str, ...]
-    """processes that did not stop in time and were killed; none of them essential, or the run was over by then"""
+    """Processes that did not stop in time and were killed; none of them essential, or the run had ended by then."""
 
 
 class Supervisor:
@@ -57,9 +57,9 @@ class Supervisor:
         progress: Callable[[], int] = lambda: 0,
         nursery: Nursery | None = None,
     ) -> None:
-        """progress: a number that grows with what the run has achieved, its newest step for example.
+        """progress: a number that grows with the achievements of the run, for example its newest step.
 
-        nursery: starts those processes that it can.
+        nursery: starts the processes that it can.
         """
         check_specs(specs)
         self._nursery = nursery
@@ -68,7 +68,7 @@ class Supervisor:
         self.children = {spec.name: self._child(spec) for spec in specs}
         self._progress = progress
         self._passed = math.inf
-        """when the last pass ended"""
+        """When the last pass ended."""
         self._is_stopping = False
         self._killed: list[str] = []
         self._log = structlog.get_logger("supervisor")
@@ -90,9 +90,9 @@ class Supervisor:
                 self._nursery.close()
 
     def run(self, stop: Stop, each_pass: Callable[[], None] | None = None) -> Outcome:
-        """Starts all processes, watches until the run is over or a stop is requested, and stops them in order.
+        """Starts all processes, watches until the run ends or a stop is requested, and stops them in order.
 
-        ``each_pass`` is called after every pass, also while processes drain: the place to refresh a display.
+        ``each_pass`` is called after every pass, even while processes drain: the place to refresh a display.
         """
         with self:
             while not stop.requested and self.poll():
@@ -105,7 +105,7 @@ class Supervisor:
         return self.outcome(reason)
 
     def poll(self) -> bool:
-        """Checks every child once and starts those that may start; returns whether the run goes on.
+        """Checks every child once and starts those that may start; returns whether the run continues.
 
         Raises ProcessFailed if an essential process has finally failed.
         """
@@ -118,16 +118,16 @@ class Supervisor:
 
     @property
     def is_over(self) -> bool:
-        """Whether a process whose end is the run's has ended with 0."""
+        """Whether a process whose end is the run's end has exited with 0."""
         return any(
             child.spec.ends_run and child.state in ("finished", "stopped") and child.status == 0
             for child in self.children.values()
         )
 
     def add(self, spec: ProcessSpec) -> None:
-        """Takes in a further process, which the next pass starts; raises ConfigError if it cannot be."""
+        """Adds a process, which the next pass starts; raises ConfigError if it cannot be added."""
         if self._is_stopping:
-            raise ConfigError(f"process {spec.name!r} cannot be added: the run is stopping; expected one that goes on")
+            raise ConfigError(f"process {spec.name!r} cannot be added: the run is stopping; expected one that is not")
         known = self.children.get(spec.name)
         if known is not None and (known.running or known.state not in ("finished", "failed")):
             raise ConfigError(f"process {spec.name!r} is there already; expected another name; choose one")
@@ -136,7 +136,7 @@ class Supervisor:
         self.children[spec.name] = self._child(spec)
 
     def end(self, name: str) -> None:
-        """Asks one process to end for good; raises ConfigError if there is none of that name."""
+        """Asks one process to end permanently; raises ConfigError if there is none of that name."""
         if name not in self.children:
             raise ConfigError(f"no process {name!r}; expected one of {', '.join(self.children)}; correct the name")
         self._log.info("ending", name=name, pid=self.children[name].pid)
@@ -157,9 +157,9 @@ class Supervisor:
     def stop_all(self, each_pass: Callable[[], None] | None = None, longest_seconds: float = math.inf) -> None:
         """Sends SIGTERM in stop order, one group after the other, and SIGKILL to processes that do not exit in time.
 
-        While the process drains whose end is the run's, those that come after it are kept alive: it needs them. If it
-        waits for its restart, nothing can drain, and nobody waits for that. Raises ProcessFailed for an essential
-        process that had to be killed or exited with an error while the run was not over.
+        While the process whose end is the run's end drains, those that come after it are kept alive, because it needs
+        them. If it waits for its restart, nothing can drain, and nobody waits for that. Raises ProcessFailed for an
+        essential process that had to be killed or exited with an error before the run had ended.
         """
         self._is_stopping = True
         leaders = [child for child in self.children.values() if child.spec.ends_run]
@@ -191,7 +191,7 @@ class Supervisor:
         return Child(spec, self._logs / f"{spec.name}.log", self._nursery)
 
     def _look_at(self, children: Iterable[Child]) -> None:
-        """Last at those whose end is the run's: whoever fails because they ended is then seen to be late."""
+        """Checks those whose end is the run's end last: whoever fails because they ended is then known to be late."""
         before = [(child, child.state) for child in children]
         progress = self._progress()
         for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
@@ -207,7 +207,7 @@ class Supervisor:
             self._tell(child, state)
 
     def _excuse_if_late(self) -> None:
-        """Signs of life that were not looked for do not count as missing."""
+        """Ignores missing signs of life while nobody was looking."""
         late = time.monotonic() - self._passed - PASS_SECONDS
         self._passed = time.monotonic()
         if late > LATE_SECONDS:
@@ -236,7 +236,7 @@ class Supervisor:
     ) -> list[str]:
         """Stops these together; returns an error message for each essential one that did not exit cleanly.
 
-        kept: restarted meanwhile if they fail
+        kept: restarted meanwhile if they fail.
         """
         asked = time.monotonic()
         ran = [child for child in group if child.running and child.spec.essential]
@@ -260,7 +260,7 @@ class Supervisor:
 
 
 def awaited_as(child: Child) -> str:
-    """Its name and, where that is so, what keeps it from being ready."""
+    """Its name and, if known, what keeps it from being ready."""
     compiled = compiled_so_far(child.spec.endpoint_file) if child.state == "starting" else ""
     return f"{child.spec.name} (compiles kernels, {compiled} are there)" if compiled else child.spec.name
 

@@ -25,7 +25,7 @@ class SqlTable(DeclarativeBase):
 
 
 class AuditRow(SqlTable):
-    """A request that changed something, or was denied; and each command that did not come through the API."""
+    """A request that changed something or was denied, or a command that did not come through the API."""
 
     __tablename__ = "audit"
     __table_args__ = (Index(None, "run", "id"),)
@@ -34,11 +34,11 @@ class AuditRow(SqlTable):
     at: Mapped[float]
     actor: Mapped[str]
     token: Mapped[str | None]
-    """its id; empty: a command on the run's own socket, which only its owner reaches"""
+    """Id of the token; empty: a command on the run's own socket, which only its owner can reach."""
     action: Mapped[str]
     run: Mapped[str | None]
     status: Mapped[int]
-    """of the answer"""
+    """Status code of the answer."""
     detail: Mapped[dict[str, Any]]
 
 
@@ -51,7 +51,7 @@ class TokenRow(SqlTable):
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     hash: Mapped[str]
-    """SHA-256 of the secret"""
+    """SHA-256 of the secret."""
     scopes: Mapped[list[str]]
     created_at: Mapped[float]
     expires_at: Mapped[float | None]

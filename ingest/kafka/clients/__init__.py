@@ -1,1 +1,1 @@
-"""The two Kafka client libraries; nothing outside this folder imports one."""
+"""The two Kafka client libraries; nothing outside this folder imports them."""

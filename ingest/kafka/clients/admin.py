@@ -18,27 +18,27 @@ from ingest.errors import BrokerError
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
 EARLIEST = -2
-"""how Kafka asks for the first offset of a partition"""
+"""Kafka's code for the first offset of a partition."""
 LATEST = -1
-"""… and for the next one"""
+"""Kafka's code for the next offset of a partition."""
 WAIT_SECONDS = 10.0
-"""how long a new topic, or a broker's first group, may take to become usable"""
+"""How long a new topic, or a broker's first group, may take to become usable."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it is wanted; configs that are not named are left to the broker."""
+    """A topic as requested; configs that are not named are left to the broker."""
 
     name: str
     partitions: int
     replication: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's names: retention.ms, retention.bytes, compression.type, max.message.bytes"""
+    """Configs by Kafka's names: retention.ms, retention.bytes, compression.type, max.message.bytes."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it."""
+    """A topic as it is on the broker."""
 
     name: str
     partitions: int
@@ -47,20 +47,20 @@ class Topic:
 
 
 class GroupOffset(NamedTuple):
-    """What a group has committed for one partition."""
+    """The offset that a group has committed for one partition."""
 
     offset: int
     metadata: str
 
 
 class Admin:
-    """What is asked of the broker about topics and groups."""
+    """Queries and changes topics and groups on the broker."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def names(self) -> list[str]:
-        """Every topic but the broker's own."""
+        """Names of all topics except the broker's own."""
         return sorted(name for name in self._client.list_topics() if not name.startswith("__"))
 
     def describe(self, name: str) -> Topic | None:
@@ -98,13 +98,13 @@ class Admin:
         return self._offsets(topic, EARLIEST)
 
     def end_offsets(self, topic: Topic) -> dict[int, int]:
-        """The offset the next record of each partition will have."""
+        """The offset that the next record of each partition will have."""
         return self._offsets(topic, LATEST)
 
     def committed(self, group: str) -> dict[tuple[str, int], GroupOffset]:
-        """What a group has committed, by topic and partition.
+        """The offsets that a group has committed, by topic and partition.
 
-        A broker that never had a group may refuse the first question, which makes it ready for one.
+        A broker that never had a group may refuse the first request, which prepares it for the next.
         """
         until = time.monotonic() + WAIT_SECONDS
         while True:
@@ -126,7 +126,7 @@ class Admin:
 
 @contextmanager
 def open_admin(config: KafkaConfig) -> Iterator[Admin]:
-    """The admin client; errors of the library, here and in the block, become BrokerError."""
+    """Opens the admin client; errors of the library, here and in the block, become BrokerError."""
     client = None
     try:
         client = KafkaAdminClient(

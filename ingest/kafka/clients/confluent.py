@@ -43,7 +43,7 @@ POLL_RECORDS = 20_000
 CLOSE_SECONDS = 5.0
 PURGE_SECONDS = 2.0
 FULL_SECONDS = 0.2
-"""how long to wait for room when as many records are on their way as fit"""
+"""How long to wait for room when the queue of records is full."""
 PERMANENT = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -55,7 +55,7 @@ PERMANENT = (
     KafkaError._BAD_COMPRESSION,
     KafkaError._LOG_TRUNCATION,
 )
-"""what waiting will not change; librdkafka retries anything else by itself"""
+"""Errors that waiting will not solve; librdkafka retries all others by itself."""
 OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 UNKNOWN_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 quiet = logging.getLogger("confluent_kafka")
@@ -74,16 +74,16 @@ def _fetching(config: KafkaConfig) -> dict[str, Any]:
         "fetch.wait.max.ms": FETCH_WAIT_MS,
         "fetch.error.backoff.ms": 100,
         "fetch.max.bytes": config.fetch_bytes,
-        "message.max.bytes": min(1_000_000, config.fetch_bytes),  # of what is sent; may not be above fetch.max.bytes
+        "message.max.bytes": min(1_000_000, config.fetch_bytes),  # limit of requests; must not exceed fetch.max.bytes
         "receive.message.max.bytes": max(LARGEST_ANSWER_BYTES, config.fetch_bytes + (1 << 20)),
         "max.partition.fetch.bytes": config.fetch_bytes // 4,
         "queued.max.messages.kbytes": max(64, config.buffer_bytes // 1024),
-        "fetch.queue.backoff.ms": 5,  # its default, a second, is what a full queue would cost
+        "fetch.queue.backoff.ms": 5,  # the default, a second, is how long a full queue would pause
     }
 
 
 class ConfluentConsumer(Consumer):
-    """librdkafka's consumer, fetching in threads of its own, and its admin client."""
+    """librdkafka's consumer, which fetches in its own threads, and its admin client."""
 
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         self._topic = topic
@@ -197,7 +197,7 @@ class ConfluentConsumer(Consumer):
 
 
 class ConfluentProducer(Producer):
-    """librdkafka's producer, sending in threads of its own."""
+    """librdkafka's producer, which sends in its own threads."""
 
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         self._topic = topic

@@ -38,7 +38,7 @@ from ingest.streams.source import Record
 
 CLOCKS = {0: CREATE_TIME, 1: LOG_APPEND_TIME}
 POLL_RECORDS = 20_000
-"""most records one poll brings; each costs Python some microseconds"""
+"""Most records that one poll returns; each costs Python some microseconds."""
 BATCH_BYTES = 256 << 10
 CLOSE_SECONDS = 2.0
 
@@ -94,7 +94,7 @@ class KafkaPythonConsumer(Consumer):
             ends = self._consumer.end_offsets(wanted, timeout_ms=round(1000 * seconds))
         except KafkaError as error:
             raise translated("find the ends of partitions", error) from error
-        except (KeyError, AttributeError) as error:  # how kafka-python says that it does not know one of them yet
+        except (KeyError, AttributeError) as error:  # raised by kafka-python if it does not know one of them yet
             raise SourceUnavailable(
                 f"cannot find the ends of partitions: one is new or without a leader: {error}"
             ) from error
@@ -154,7 +154,7 @@ class KafkaPythonConsumer(Consumer):
 
 
 class KafkaPythonProducer(Producer):
-    """kafka-python's producer; it sends from a thread of its own."""
+    """kafka-python's producer; it sends from its own thread."""
 
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         self._topic = topic
@@ -218,7 +218,7 @@ def login_mechanism(config: KafkaConfig, server: str, arguments: Mapping[str, An
 
 
 def translated(what: str, error: Exception) -> Exception:
-    """The error of ours for one of the library's: whether asking again may help decides which."""
+    """Our error for one of the library's, depending on whether a retry may help."""
     if isinstance(error, RetriableError | OSError):
         return SourceUnavailable(f"cannot {what}: Kafka does not answer ({type(error).__name__}: {error})")
     return refused(what, f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Reads given ranges of a topic once, headers included, through kafka-python: for inspection, not for training."""
+"""Reads given ranges of a topic once, including headers, through kafka-python: for inspection, not for training."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ def _partition(consumer: Any, config: KafkaConfig, place: TopicPartition, start:
     consumer.seek(place, start)
     moved_at = time.monotonic()
     position = start
-    while position < end:  # markers of transactions take offsets too, so the position counts, not the records
+    while position < end:  # markers of transactions take offsets, too, so count positions, not records
         for record in (one for records in consumer.poll(POLL_MS).values() for one in records):
             if record.offset < end:
                 yield record

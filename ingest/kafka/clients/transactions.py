@@ -15,7 +15,7 @@ from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
 BATCH_BYTES = 256 << 10
 SPARE_BYTES = 8 << 10
-"""of a request, for headers and framing beside the value"""
+"""Bytes of a request for headers and framing in addition to the value."""
 
 
 class Message(NamedTuple):
@@ -30,7 +30,7 @@ class TransactionalProducer:
     """Writes to the first partition of one topic; its id is also the group whose offsets it commits."""
 
     def __init__(self, config: KafkaConfig, topic: str, group: str, largest_bytes: int, wait_seconds: float) -> None:
-        """Takes the id: the broker aborts what an earlier producer left unfinished, and refuses that one afterwards."""
+        """Takes over the id: the broker aborts what an earlier producer left unfinished, and then refuses that one."""
         self._topic = topic
         self._group = group
         wait_ms = round(1000 * wait_seconds)
@@ -53,7 +53,7 @@ class TransactionalProducer:
                 raise
 
     def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], GroupOffset]) -> None:
-        """One transaction: the messages, and the group's offsets by topic and partition."""
+        """Commits the messages, and the group's offsets by topic and partition, in one transaction."""
         reached = {
             TopicPartition(*place): OffsetAndMetadata(at.offset, at.metadata, -1) for place, at in offsets.items()
         }
@@ -70,7 +70,9 @@ class TransactionalProducer:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The library's errors become ours: another producer took the id, waiting may help, or waiting will not help."""
+    """Translates the library's errors: another producer took over the id, waiting may help, or
+    waiting will not help.
+    """
     try:
         yield
     except RetriableError as error:

@@ -95,7 +95,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["up", "--config", "no.toml"], "cannot read settings file no.toml"),
     (["up", "--from-time", "soon"], "--from-time 'soon' is no time"),
     (["up", "--from-offsets", "0"], "--from-offsets '0' cannot be read at '0'"),
-    (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is no address"),
+    (["dispatcher", "--set", "kafka.servers=nowhere"], "Kafka server 'nowhere' is not an address"),
     (["produce", "--dataset", "criteo"], "no file given for dataset 'criteo'"),
     (["produce", "--duration", "0"], "duration = 0.0; expected seconds above 0"),
     (["topics", "create", "--retention", "7 moons"], "retention '7 moons' cannot be read"),

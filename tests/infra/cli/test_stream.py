@@ -55,7 +55,7 @@ def commands(kafka: TestBroker) -> Commands:
 def test_topics_are_made_listed_and_described(commands: Commands) -> None:
     made = commands.run("topics", "create", "--partitions", "3", "--retention", "7d", "--retention-size", "1GiB")
     assert made.splitlines() == [f"{commands.topic}: created", f"{commands.letters}: created"]
-    assert "there already, as asked for" in commands.run("topics", "create", "--partitions", "3", "--retention", "7d")
+    assert "exists already, as requested" in commands.run("topics", "create", "--partitions", "3", "--retention", "7d")
     assert commands.topic in commands.run("topics", "list")
     output = commands.run("topics", "describe")
     assert f"{commands.topic}: 3 partitions" in output
@@ -159,7 +159,7 @@ def test_a_file_that_is_followed_is_told_of_in_a_few_short_lines(tmp_path: Path)
     process.send_signal(signal.SIGINT)
     told += process.communicate(timeout=WAIT_SECONDS)[0].splitlines()
     assert process.returncode == 0
-    assert told[-1].endswith(f"ended by SIGINT; {clicks} is written up to byte 9000, '--from-byte 9000' goes on there")
+    assert told[-1].endswith(f"ended by SIGINT; {clicks} is written up to byte 9000; continue with '--from-byte 9000'")
     assert sum(map(len, told)) < 1000, "no settings"
 
 

@@ -69,7 +69,7 @@ def test_one_worker_wins_where_dense_weights_are_and_the_plan_says_so() -> None:
     first, own = plan_lines(result)
     assert first.startswith("one worker alone is fastest here; 2 workers would take")
     assert "more workers bring no speed here" in first
-    assert own.startswith("joint:elastic, told these times, has")
+    assert own.startswith("joint:elastic, given these times, lets")
 
 
 def test_workers_that_share_a_device_compute_in_turn() -> None:

@@ -222,7 +222,7 @@ def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:
 def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_otherwise(tmp_path: Path) -> None:
     fails = "echo settings; echo freshet: the port is taken; exit 2"
     serves = f"printf http://h:1 > {tmp_path / 'at.part'}; mv {tmp_path / 'at.part'} {tmp_path / 'at'}; sleep 60"
-    ready = "API at http://h:1; 'freshet token create' makes a token for it"
+    ready = "API at http://h:1; 'freshet token create' creates a token for it"
     for script, state, told in ((fails, "failed", "failed: the port is taken"), (serves, "ready", ready)):
         at = tmp_path / "at"
         spec = ProcessSpec("api", ["sh", "-c", script], endpoint_file=at, essential=False, restart="on_failure")

@@ -84,7 +84,7 @@ def test_a_replay_uses_no_port_of_a_run_that_may_be_under_way(folder: Path) -> N
 
 def test_a_run_that_goes_on_cannot_be_told_where_to_begin() -> None:
     check_not_started(())
-    with pytest.raises(ConfigError, match="--from-time 5 is given, and the run goes on"):
+    with pytest.raises(ConfigError, match="--from-time 5 is given, and the run continues"):
         check_not_started(("--from-time", "5"))
 
 

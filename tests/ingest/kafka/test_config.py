@@ -55,7 +55,7 @@ def test_a_missing_password_is_reported_before_anything_connects() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"servers": ("nowhere",)}, "'nowhere' is no address"),
+        ({"servers": ("nowhere",)}, "'nowhere' is not an address"),
         ({"servers": ()}, "no Kafka server"),
         ({"username": "alice"}, "PLAINTEXT does not log in"),
         ({"ca_file": "ca.pem"}, "PLAINTEXT is not encrypted"),

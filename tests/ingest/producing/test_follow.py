@@ -61,7 +61,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_the_new_one(path: Path) -> N
     path.write_bytes(b"five\n")
     assert after(lines) == [b"four", b"five"]
     assert followed.position == len(b"five\n")
-    assert told == [f"{path} is another file now; goes on at its start"]
+    assert told == [f"{path} is another file now; continues at its start"]
 
 
 def test_a_truncated_file_is_read_from_its_start(path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_truncated_file_is_read_from_its_start(path: Path) -> None:
     append(path, b"new\n")
     assert after(lines) == [b"thr", b"new"], "what had no end yet is not lost without a word"
     assert followed.position == len(b"new\n")
-    assert told == [f"{path} was truncated; goes on at its start"]
+    assert told == [f"{path} was truncated; continues at its start"]
 
 
 @pytest.mark.parametrize("start", [1, 11, 14, 100])

@@ -2,11 +2,11 @@
 
 Legend: k samples, n workers, s = places of all workers.
 
-A column for every place of every worker and, where there are more places than samples, rows that cost nothing: s × s.
-Rows and columns are reduced by their minima; then, phase by phase, trees of zeros grow from all unmatched rows, the
-duals shift when no zero is left outside the cover, and every tree that reached a free column matches along its path.
-Simple, not fast: it is here to be measured against dispatch/placement/assign/cuda/transport.py. Guarantees the same
-optimum.
+The matrix is s × s: a column for every place of every worker and, if there are more places than samples, rows of zero
+cost. Rows and columns are reduced by their minima; then, phase by phase, trees of zeros grow from all unmatched rows,
+the duals shift when no zero is left outside the cover, and every tree that reached a free column matches along its
+path. It is simple, not fast: it is here to be compared with dispatch/placement/assign/cuda/transport.py. It guarantees
+the same optimum.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from dispatch.placement.assign.solver import check_costs, checked_capacities
 from dispatch.placement.errors import Infeasible
 
 MOST_PLACES = 16_384
-"""an expanded matrix of this width fills 2 GiB"""
+"""Most places; an expanded matrix of this width takes 2 GiB."""
 
 
 def hungarian_cuda(cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:

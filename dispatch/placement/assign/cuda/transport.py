@@ -1,16 +1,16 @@
-"""Opt on a GPU: the same least total cost as dispatch/placement/assign/solver.py, the cost matrix built where it is
-solved.
+"""Opt on a GPU: the same least total cost as dispatch/placement/assign/solver.py, with the cost matrix built on the
+GPU.
 
-Legend: B or k samples, F keys a sample, U distinct rows, n workers, Q words of 64 workers each.
+Legend: B or k samples, F keys per sample, U distinct rows, n workers, Q words of 64 workers each.
 
 One upload (the batch, or a finished matrix), two kernels for the matrix, three for each level of the solver, one
-download of a byte per sample. All of it runs on a stream of its own, which neither waits for other work on the device
-nor delays it, and through pinned buffers that are kept. The method is that of dispatch/placement/assign/reference/
+download of a byte per sample. All of it runs on a separate stream, which neither waits for other work on the device nor
+delays it, and through pinned buffers that are kept. The method is that of dispatch/placement/assign/reference/
 cuda_transport.py: prices from coarse levels, then chains from over-full workers to workers with room, each moving at
 once all samples that are tied on it.
 
-Guarantees: the total cost is the least possible, up to float64 rounding; equal input gives equal output. Among equally
-cheap assignments it may pick another one than the CPU's solver.
+Guarantees: the total cost is the least possible, up to float64 rounding; equal input gives equal output. Among
+assignments of equal cost it may pick another one than the CPU's solver.
 """
 
 from functools import cache
@@ -28,12 +28,12 @@ from dispatch.placement.assign.solver import LARGEST_COST, check_costs, checked_
 from dispatch.placement.errors import BadCost, NoGpu
 
 MOST_WORKERS = 128
-"""their pairs must fit into a multiprocessor's shared memory"""
+"""Most workers: their pairs must fit into a multiprocessor's shared memory."""
 ALIGN = 256
-"""bytes; where each array starts within a buffer"""
+"""Alignment of each array within a buffer, in bytes."""
 SOURCES = Path(__file__).parent
 OPTIONS = ("--std=c++17", "--fmad=false")
-"""no fused multiply-add: costs come out as the CPU computes them"""
+"""No fused multiply-add, so that costs are computed as on the CPU."""
 
 
 class CudaSolver:
@@ -49,7 +49,7 @@ class CudaSolver:
         self._arena = Arena(self._cupy)
         self._lock = Lock()
         self._begin, self._end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        """on the stream: before the upload of the latest problem, and after its last kernel"""
+        """Events on the stream: before the upload of the latest problem, and after its last kernel."""
 
     def solve(self, cost_kn: ArrayLike, capacity_n: ArrayLike) -> I32:
         """The worker of each sample such that no capacity is exceeded and the summed cost is least."""
@@ -78,7 +78,7 @@ class CudaSolver:
             return built
 
     def device_seconds(self) -> float:
-        """From the upload of the latest problem to the end of its last kernel, by the device's own clock.
+        """Time from the upload of the latest problem to the end of its last kernel, by the device's own clock.
 
         A device that is shared with other processes takes longer, whatever the CPU does meanwhile.
         """
@@ -94,7 +94,7 @@ class CudaSolver:
         return capacity
 
     def _send(self, capacity_n: I64, shape: tuple[int, int], **arrays: NDArray[Any]) -> dict[str, Any]:
-        """The problem's arrays and the levels' capacities and zeroed counters, all in one copy."""
+        """Uploads the problem's arrays and the levels' capacities and zeroed counters in one copy."""
         strides = level_strides(*shape)
         parts = [-(-shape[0] // stride) for stride in strides]
         arrays["places"] = np.array([level_places(capacity_n, part, shape[0]) for part in parts], np.int32)
@@ -154,7 +154,7 @@ class CudaSolver:
 
 
 class Upload:
-    """Pinned buffers for both ways, and their counterpart on the device; they grow and are kept."""
+    """Pinned buffers for both directions, and their counterpart on the device; they grow and are kept."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -176,7 +176,7 @@ class Upload:
         return sent
 
     def receive(self, array: Any, stream: Any) -> NDArray[Any]:
-        """Waits for the stream; valid until the next call."""
+        """Waits for the stream; the result is valid until the next call."""
         if array.nbytes > len(self._down):
             self._down = _pinned(self._cupy, 2 * array.nbytes)
         received: NDArray[Any] = self._down[: array.nbytes].view(array.dtype).reshape(array.shape)
@@ -186,7 +186,7 @@ class Upload:
 
 
 class Arena:
-    """Device arrays by name, made once and handed out again for as long as they are large enough."""
+    """Device arrays by name, created once and reused while they are large enough."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -220,18 +220,18 @@ def load_cupy() -> Any:
 
 @cache
 def compile_kernels(cupy: Any, file: str, *names: str) -> dict[str, Any]:
-    """The kernels of one source file, compiled once a process (cupy keeps the binary for the next one)."""
+    """The kernels of one source file, compiled once per process (cupy keeps the binary for the next one)."""
     module = cupy.RawModule(code=(SOURCES / file).read_text(), options=OPTIONS)
     return {name: module.get_function(name) for name in names}
 
 
 def _shared_bytes(workers: int) -> int:
-    """least, price, distance; tied, room, idle, count, first, before, chain, start."""
+    """Bytes of least, price, distance; tied, room, idle, count, first, before, chain, start."""
     return 8 * (workers * (workers + 1) + 2 * workers) + 4 * (workers * workers + 5 * workers + 2 * (workers + 1))
 
 
 def _check_row_costs(situation: Situation) -> None:
-    """Sums of at most F·n finite row costs must stay usable, as check_costs demands of a finished matrix."""
+    """Sums of at most F·n finite row costs must stay usable, as check_costs requires of a finished matrix."""
     bound = LARGEST_COST / max(1, situation.local_BF.shape[1] * situation.workers)
     if not (np.abs(situation.row_cost_n) <= bound).all():
         raise BadCost(

@@ -2,11 +2,11 @@
 
 Legend: k samples, n workers.
 
-Each round looks at every sample again, where the kernel keeps what has not changed, and searches by Bellman-Ford, where
-the kernel's Dijkstra may pick another one of equally short chains; otherwise the same:
-place every sample at its least cost + price, then, while a worker is over-full, find the shortest chain from any
-over-full worker to any worker with room, raise prices until the chain is free, and move along it as many samples as are
-tied on every pair of it.
+Each round examines every sample again, where the kernel keeps what has not changed, and searches by Bellman-Ford, where
+the kernel's Dijkstra may pick another one of equally short chains. Otherwise it does the same: place every sample at
+its least cost + price; then, while a worker is over-full, find the shortest chain from any over-full worker to any
+worker with room, raise prices until the chain is free, and move along it as many samples as are tied on every pair of
+it.
 """
 
 from itertools import pairwise
@@ -64,7 +64,7 @@ def _place_cheapest(cost_kn: F64, price_n: F64) -> I64:
 
 
 def _best_moves(cost_kn: F64, at_k: I64, idle_n: I64) -> tuple[F64, I64]:
-    """Per ordered pair, the least change of cost that a move makes, and how many samples or idle places make it."""
+    """Per ordered pair, the least change of cost by a move, and how many samples or idle places achieve it."""
     workers = cost_kn.shape[1]
     least_nn = np.full((workers, workers), np.inf)
     tied_nn = np.zeros((workers, workers), np.int64)
@@ -80,7 +80,7 @@ def _best_moves(cost_kn: F64, at_k: I64, idle_n: I64) -> tuple[F64, I64]:
 
 
 def _tied_samples(cost_kn: F64, at_k: I64, idle_n: I64, least_nn: F64, a: int, b: int) -> NDArray[np.intp]:
-    """The samples whose move from a to b changes the cost least; none where idle places go instead."""
+    """The samples whose move from a to b changes the cost least; none if idle places move instead."""
     if idle_n[a] > 0 and least_nn[a, b] == 0.0:
         return np.empty(0, np.intp)
     return np.flatnonzero((at_k == a) & (cost_kn[:, b] - cost_kn[:, a] == least_nn[a, b]))

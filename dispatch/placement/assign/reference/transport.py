@@ -1,6 +1,6 @@
-"""The solver's plain reference: the same successive shortest paths, with nothing clever in it.
+"""The solver's plain reference: the same successive shortest paths, without optimisations.
 
-Every round looks at every sample for the best move of each ordered pair of workers, and finds the shortest chain by
+Every round examines every sample for the best move of each ordered pair of workers, and finds the shortest chain by
 Bellman-Ford, so neither prices nor lists have to be kept. For tests; far too slow for a run.
 """
 
@@ -48,7 +48,7 @@ def _bellman_ford(best_nn: F64, source: int) -> tuple[F64, NDArray[np.intp]]:
     before_n = np.full(workers, -1, dtype=np.intp)
     for _ in range(workers):
         for here in range(workers):
-            # the margin keeps rounding from closing a circle of tied moves
+            # the margin prevents rounding from creating a cycle of tied moves
             nearer = distance_n[here] + best_nn[here] < distance_n - 1e-9
             distance_n[nearer] = (distance_n[here] + best_nn[here])[nearer]
             before_n[nearer] = here

@@ -34,7 +34,7 @@ def test_a_file_of_events_is_planned_for_and_drawn(tmp_path: Path) -> None:
     assert plan["candidates"][0]["rows_pulled"] == [0]
     assert plan["candidates"][0]["ms"]["compute"] == pytest.approx(0.6)
     assert "10 batches of 60 samples, of which the later half counts" in " ".join(ended.stdout.split())
-    assert "joint:elastic, told these times" in ended.stdout
+    assert "joint:elastic, given these times" in ended.stdout
     assert picture.read_text().startswith("<?xml")
 
 

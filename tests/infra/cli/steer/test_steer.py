@@ -69,7 +69,7 @@ def test_alpha_alone_shows_it(steer: Invoke) -> None:
     assert "alpha is" in shown.stdout
     assert json.loads(steer("alpha", "--json").stdout) == json.loads(steer("alpha", "get", "--json").stdout)
     misplaced = steer("alpha", "--json", "get")
-    assert (misplaced.returncode, "options stand before 'get'" in misplaced.stderr) == (2, True)
+    assert (misplaced.returncode, "options are given before 'get'" in misplaced.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_command_that_is_pending_is_followed(
     dispatcher.answers.set()
     until(lambda: commanded(dispatcher)[before:] == [("resume", "")])
     assert late.returncode == 1
-    assert "waits to be carried out after 0 seconds" in late.stderr
+    assert "is still waiting after 0 seconds" in late.stderr
 
 
 def whole_request(near: socket.socket) -> bytes:

@@ -666,4 +666,4 @@ def test_a_log_that_cannot_be_opened_is_warned_of_and_does_not_end_the_run(
     supervisor = Supervisor([child(tmp_path, "a", "print('lost')", ends_run=True)], tmp_path)
     assert supervisor.run(Stop()).reason == "finished"
     assert story(tmp_path) == ["a started"]
-    assert f"the log {tmp_path}/logs/a.log is incomplete, and the run goes on" in capsys.readouterr().err
+    assert f"the log {tmp_path}/logs/a.log is incomplete, and the run continues" in capsys.readouterr().err
