@@ -77,7 +77,7 @@ class StaySummary(msgspec.Struct, frozen=True):
     """Median of its steps; None: none was measured."""
     decide_ms: float | None
     step_ms: list[float]
-    """of every step that was measured"""
+    """Time of every measured step."""
 
 
 class Regret(msgspec.Struct, frozen=True):

@@ -1,16 +1,16 @@
 """Chooses who takes part, by the clock: the model proposes a set, and measured steps confirm or reject it.
 
-A run begins with one worker, the fastest alone by its link: that is what a user would try first, its steps show what
-compute takes when nobody disturbs it, and no dense weights move. As soon as two steps are measured, others may be
-tried: the 2, 4, 8 … fastest, all, and the best that the model knows. A set is tried if it could be clearly faster
-(MIN_IMPROVEMENT), and kept if it is faster by the clock; otherwise the set before is taken again.
+A run begins with one worker, the fastest alone by its link: that is what a user would try first, its steps show how
+long compute takes undisturbed, and no dense weights move. As soon as two steps are measured, other sets may be tried:
+the 2, 4, 8 … fastest, all, and the best that the model knows. A set is tried if it could be clearly faster
+(MIN_IMPROVEMENT), and kept if the clock says so; otherwise the run returns to the set before.
 
-What a set is expected to take:
-- one that was measured, or one like it: the measured time, while it is fresh. Later the machine as a whole may be
-  faster or slower, so it does not count against a set that has won, unless that has become slower itself;
-- another one: what the model expects at best if its size is one of the few that a run begins with, or if there is time
-  for a failure; otherwise the model's time, and what sets of that size take beyond the model, between the next smaller
-  and the next larger ones that were measured.
+The expected time of a set:
+- If it, or one like it, was measured: the measured time, while it is fresh. Later the whole machine may have become
+  faster or slower, so an old time is not used against a set that has won, unless that set has become slower itself.
+- Otherwise: the model's best case, if its size is one of the few that a run begins with, or if there is time for a
+  failed trial. In all other cases, the model's time plus the model's error, interpolated between the next smaller and
+  the next larger sets that were measured.
 
 All trials together may cost EXPLORED of the run's time, and the time of a few steps more at its beginning. A trial that
 has used up its part ends at once. A set that was measured and left is tried again at intervals that double
@@ -31,17 +31,17 @@ from dispatch.placement.capacity.step_model import StepModel
 EXPLORED = 0.01
 """Share of the run's time that trials of sets may cost; tries of parked workers may cost as much again."""
 FIRST_STEPS = 8
-"""steps' time that they may cost beyond that at first, so that a run finds its set soon"""
+"""Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
 AT_FIRST = 64
-"""steps of a generation, or after a set has become slower, in which that holds"""
+"""Steps for which that holds: from the start of a generation, or after the current set has become slower."""
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """Least number of steps of a trial."""
 SETTLED_LOOK = 8
-"""steps between two looks at the candidates, once the present set has won and its time has settled"""
+"""Steps between two comparisons of candidates, once the current set has won and its time has settled."""
 ALIKE = 0.05
-"""share by which links and expected times of two sets may differ if what was measured of one holds for the other"""
+"""Largest relative difference in links and expected times at which the measured time of one set is used for another."""
 UNKNOWN_TRY = 0.5
-"""share of a step by which one with tries takes longer, until that is measured"""
+"""Assumed extra time of a step in which parked workers are tried, as a share of a step, until it is measured."""
 TRY_DAMPING = 0.25
 """Weight of the newest step with tries in the cost of such a step."""
 LONGEST_UNDER_WAY = 64
@@ -64,17 +64,17 @@ class MeasuredChoice(Participation):
         self._tried: set[int] = set()
         """Those of them in which parked workers were tried."""
         self._looked = 0
-        """the last step at which candidates were looked at"""
+        """The last step at which candidates were compared."""
         self._first_until = 0
-        """the step up to which trials may cost FIRST_STEPS more"""
+        """The last step up to which trials may cost FIRST_STEPS more."""
         self._first_lost = 0.0
-        """seconds that trials have cost in that time"""
+        """Seconds that trials have cost in that period."""
         self._elapsed = 0.0
-        """measured seconds"""
+        """Seconds of all measured steps."""
         self._lost = 0.0
-        """seconds that trials have cost in all"""
+        """Seconds that all trials have cost."""
         self._change_seconds: float | None = None
-        """by which the first steps of a set were longer than its others; None: that has not been measured"""
+        """Extra seconds of the first steps of a set over its later ones; None: not measured yet."""
 
     def allow(self, may_park_n: Bool) -> None:
         """Sets who may be parked from now on; if others take part for that reason, their set is measured again."""

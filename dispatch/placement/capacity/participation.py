@@ -90,9 +90,9 @@ class Participation:
         self._idle_n = np.zeros(may_park_n.size, np.int64)
         """Steps since each worker last had samples."""
         self._tries_n = np.zeros(may_park_n.size, np.int64)
-        """steps that are left of its try"""
+        """Steps that are left of each worker's try."""
         self._try_seconds: float | None = None
-        """by which a step with tries was longer; None: that has not been measured"""
+        """Extra seconds of a step in which parked workers were tried; None: not measured yet."""
 
     def allow(self, may_park_n: Bool) -> None:
         """Sets who may be parked from now on; the others take part."""

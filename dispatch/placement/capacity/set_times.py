@@ -14,23 +14,23 @@ import msgspec
 LEFT_OUT = 2
 """First steps of a stay that are ignored: they hand weights over and finish orders of the set before."""
 MEASURED = 8
-"""steps after which the time of a set counts as known"""
+"""Steps after which the time of a set counts as known."""
 LONGEST_TRIAL = 24
-"""steps of a trial that becomes faster all the time"""
+"""Most steps of a trial that keeps becoming faster."""
 RECENT = 16
 """Number of latest steps whose median is the time of a set."""
 KEPT = 64
 """Number of latest steps of a stay that are kept."""
 SAME_INPUT = 1.5
-"""factor by which a link or a batch may change before what was measured is no longer known"""
+"""Factor by which a link or a batch may change before a measured time is discarded."""
 DISAPPOINTED = 3
-"""steps that are enough if all of them are much slower than the set was before"""
+"""Steps that are enough to judge a set if all of them are much slower than the set was before."""
 FAR_SLOWER = 4.0
-"""times the rival's step: a trial whose first steps take longer than that is broken off before they are left out"""
+"""A trial with a step that takes this many times the rival's is ended at once, even in its first steps."""
 SLOWED = 1.3
-"""times its fastest median since it won: a set that takes longer than that is compared with all others again"""
+"""A set that takes this many times its fastest median since it won is compared with all others again."""
 LEAST_WAIT = 64
-"""steps after which a set may be tried again at first; until then what was measured of it counts as it is"""
+"""Steps after which a set may be tried again for the first time; until then its measured time is fresh."""
 MOST_WAIT = 4096
 """Most steps until then, since the wait doubles whenever the set is left for a faster one."""
 
@@ -118,19 +118,19 @@ class Stay:
     rival: float = float("inf")
     """Seconds of the set that it has to beat, if it is a trial."""
     may_lose: float = 0.0
-    """seconds that the trial may cost"""
+    """Seconds that the trial may cost."""
     known: float = float("inf")
-    """seconds of a step when it was measured before, if it was begun because of that"""
+    """Seconds of a step when the set was measured before; infinite: it was not."""
 
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
         self._first: list[float] = []
-        """the first steps, which are left out"""
+        """Seconds of the first steps, which are left out."""
         self._newest = 0.0
         self._lost = 0.0
         self._has_won = False
         self._least = float("inf")
-        """the fastest median since it won"""
+        """The fastest median since it won."""
 
     def add(self, step: int, seconds: float) -> None:
         """Adds one more step."""

@@ -61,11 +61,11 @@ class StepModel:
     alone_rows_n: F64 = field(default_factory=lambda: np.zeros(0))
     """Time of all rows that a worker alone moves in a step, while the step before computes; given with compute_n."""
     row_n: F64 = field(default_factory=lambda: np.zeros(0))
-    """of a row with its state over each link"""
+    """Time of a row with its state over each link."""
     taking_part: int = 0
-    """workers whose steps sample_n was measured in; 0: it holds for any number"""
+    """Number of workers that took part when sample_n was measured; 0: it holds for any number."""
     quiet_sample_n: F64 | None = None
-    """that a further sample adds while nobody else computes; given with taking_part"""
+    """Time that a further sample adds while no other worker computes; given with taking_part."""
     decide_several: float = 0.0
     """Time of a decision about several workers, which is made while the step before is trained."""
     decide_alone: float = 0.0
