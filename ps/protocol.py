@@ -344,7 +344,7 @@ class LedgerArrays(NamedTuple):
 
 
 class Ledger(Header, frozen=True):
-    """What the shard counted, one line per (step, phase, worker), oldest first; a bounded number of lines is kept."""
+    """What the shard counted, one entry per (step, phase, worker), oldest first; the newest are kept."""
 
     ARRAYS: ClassVar = LedgerArrays
     EQUALLY_LONG: ClassVar = (LedgerArrays._fields,)

@@ -36,7 +36,7 @@ from ps.checkpoints.taker import CheckpointTaker
 from ps.config import HELD_BYTES
 from ps.dense.lane import DenseLane
 from ps.errors import OutOfOrder, PsError
-from ps.ledger import LedgerLines
+from ps.ledger import LedgerEntries
 from ps.optimizers import rule_of
 from ps.parts import Parts
 from ps.phases import EARLY, FLUSH, LAST_FLUSH, TRAIN
@@ -105,7 +105,7 @@ class Shard:
         self._held_bytes = held_bytes
         self._rounds = Rounds(held_bytes)
         self._lane = DenseLane(self.dense, held_bytes)
-        self._lines = LedgerLines()
+        self._entries = LedgerEntries()
         self._buffers = ReplyBuffers(model.rows.float_dtype)
 
     def receive(self, message: Received) -> Iterator[Reply]:
@@ -179,7 +179,7 @@ class Shard:
                 self._go_back(header.restore)
             self._rounds = Rounds(self._held_bytes)
             self._lane = DenseLane(self.dense, self._held_bytes)
-            self._lines = LedgerLines()
+            self._entries = LedgerEntries()
             self._fence.let_in()
         yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
 
@@ -243,7 +243,7 @@ class Shard:
         header: PushDense = message.header
         is_taken = self._lane.push(message)
         if is_taken:
-            self._lines.count((header.step, header.phase), header.worker, dense_pushed=message.arrays.floats.size)
+            self._entries.count((header.step, header.phase), header.worker, dense_pushed=message.arrays.floats.size)
         return is_taken
 
     def _advance(self) -> Iterator[Reply]:
@@ -277,7 +277,7 @@ class Shard:
             self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
-            self._lines.count(at, worker, **moved)
+            self._entries.count(at, worker, **moved)
             reach("push_half_applied", push.header.step)
         self.checkpoints.keep(announced.settled)
         self.parts.apply_sums(announced.settled)
@@ -303,7 +303,7 @@ class Shard:
         reach("pull", header.step)
         reply = self._rows(message, arrays, NO_I64)
         pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
-        self._lines.count((header.step, header.phase), header.worker, pulled=pulled)
+        self._entries.count((header.step, header.phase), header.worker, pulled=pulled)
         return reply
 
     def _answer_dense(self) -> Iterator[Reply]:
@@ -324,7 +324,7 @@ class Shard:
                 pushed_bytes=pushed_bytes,
                 pushed_seconds=pushed_seconds,
             )
-            self._lines.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
+            self._entries.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
             yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
 
     def _answer_peek(self, message: Received) -> Reply:
@@ -338,7 +338,7 @@ class Shard:
             applied = min(applied, (step, phase - 1) if phase > FLUSH else (step - 1, LAST_FLUSH))
         step, phase = applied
         header = self._header(Ledger, message, rows=len(self.store), applied_step=step, applied_phase=phase)
-        return Reply(message.sender, header, self._lines.columns())
+        return Reply(message.sender, header, self._entries.columns())
 
     def _rows(self, message: Received, wanted: PullArrays, steps: I64) -> Reply:
         """Gathers rows into a buffer of the pool; checks first, because a buffer that was taken must be sent."""

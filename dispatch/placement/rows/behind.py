@@ -19,7 +19,7 @@ import numpy as np
 from dispatch.placement.arrays import I32, I64
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.lines import LINE_WORKER, OWNED_BEHIND, PULLS_COUNT, RoundLines, push
+from dispatch.placement.rows.moves import MOVE_WORKER, OWNED_BEHIND, PULLS_COUNT, RoundMoves, push
 from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, set_state, state_of, step_of
 from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
@@ -64,16 +64,16 @@ class WriteBehind:
         """Most rows that are pushed in a step with that many pulls."""
         return int(self.share * pulls) + self._credit_n.size if self.share else 0
 
-    def push(self, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int) -> None:
-        """Adds this step's rows to the lines, which have all its pulls; rows of step late_from, or after it, stay."""
+    def push(self, rows: RowStates, caches: Caches, moves: RoundMoves, late_from: int) -> None:
+        """Adds this step's rows to the moves, which have all its pulls; rows of step late_from, or after it, stay."""
         if self.share and self.is_due:
             pulls_n = np.bincount(
-                lines.pulls_4[: lines.counts[PULLS_COUNT], LINE_WORKER], minlength=self._credit_n.size
+                moves.pulls_4[: moves.counts[PULLS_COUNT], MOVE_WORKER], minlength=self._credit_n.size
             )
             self._credit_n += self.share * pulls_n
             budget_n = self._credit_n.astype(np.int64)
             self._credit_n -= budget_n
-            push_idle(self._queues, budget_n, rows, caches, lines, late_from)
+            push_idle(self._queues, budget_n, rows, caches, moves, late_from)
 
     def note(self, uses: Uses, slots: I32, step: int, caches: Caches) -> None:
         """Adds what the step trains to the queues; slots: of the rows in ``uses``."""
@@ -89,7 +89,7 @@ class WriteBehind:
 
 @kernel
 def push_idle(
-    queues: IdleQueues, budget_n: I64, rows: RowStates, caches: Caches, lines: RoundLines, late_from: int
+    queues: IdleQueues, budget_n: I64, rows: RowStates, caches: Caches, moves: RoundMoves, late_from: int
 ) -> None:
     """Pushes up to that many rows of each worker, the longest untrained first."""
     for worker in range(budget_n.size):
@@ -103,7 +103,7 @@ def push_idle(
             if _counts(caches, worker, slot, step) and state_of(rows, row) == OWNED:
                 if step_of(rows, row) >= late_from:
                     break
-                push(lines, worker, row, slot, OWNED_BEHIND)
+                push(moves, worker, row, slot, OWNED_BEHIND)
                 set_state(rows, row, CLEAN)
                 left -= 1
             ends[HEAD] += 1

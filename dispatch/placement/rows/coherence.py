@@ -11,7 +11,7 @@ from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
 from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.holders import held, is_same, is_single, lowest_bit, worker_of
-from dispatch.placement.rows.lines import (
+from dispatch.placement.rows.moves import (
     OWNED_EVICT,
     OWNED_FLUSH,
     OWNED_UPDATE,
@@ -20,7 +20,7 @@ from dispatch.placement.rows.lines import (
     PART_UPDATE,
     VALUE_ONLY,
     WITH_STATE,
-    RoundLines,
+    RoundMoves,
     pull,
     push,
     settle,
@@ -47,7 +47,7 @@ LEAVES = 2
 
 
 @kernel
-def push_trained(trained: I64, rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+def push_trained(trained: I64, rows: RowStates, caches: Caches, moves: RoundMoves) -> None:
     """Step 1 under full synchronisation: owners push and keep a clean copy, part-holders push and keep none."""
     for row in trained:
         state = state_of(rows, row)
@@ -57,35 +57,35 @@ def push_trained(trained: I64, rows: RowStates, caches: Caches, lines: RoundLine
             if not is_holder(rows, row, worker):
                 continue
             slot = cache.slot_of(caches, worker, row)
-            push(lines, worker, row, slot, OWNED_UPDATE if state == OWNED else PART_UPDATE)
+            push(moves, worker, row, slot, OWNED_UPDATE if state == OWNED else PART_UPDATE)
             if state == SPLIT:
                 remove_holder(rows, row, worker)
                 cache.outdate(caches, worker, slot)
         if state == SPLIT:
-            settle(lines, row)
+            settle(moves, row)
         set_state(rows, row, CLEAN)
 
 
 @kernel
-def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, lines: RoundLines) -> None:
+def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, moves: RoundMoves) -> None:
     """Step 1: afterwards every row of the batch is clean, and its holders are users that need not pull it.
 
     Changes the caches and ``holders_UQ``, but not the rows' states, which ``advance`` is about to overwrite.
     """
-    worker, u_of, kind = _leaving(rows_U, users_UQ, state_U, holders_UQ, lines)
+    worker, u_of, kind = _leaving(rows_U, users_UQ, state_U, holders_UQ, moves)
     slot = cache.find_slots(caches, worker, rows_U[u_of])
     for i in range(worker.size):
         row = rows_U[u_of[i]]
         if kind[i] & PUSHES:
-            push(lines, worker[i], row, slot[i], OWNED_UPDATE if state_U[u_of[i]] == OWNED else PART_UPDATE)
+            push(moves, worker[i], row, slot[i], OWNED_UPDATE if state_U[u_of[i]] == OWNED else PART_UPDATE)
         if kind[i] & LEAVES:
             cache.outdate(caches, worker[i], slot[i])
 
 
 @kernel
-def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, lines: RoundLines) -> tuple[I32, I32, U8]:
+def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, moves: RoundMoves) -> tuple[I32, I32, U8]:
     """Every (holder, row) that pushes or stops being a holder, and which of the two it does."""
-    most = lines.pushes_4.shape[0]
+    most = moves.pushes_4.shape[0]
     worker = np.empty(most, np.int32)
     u_of = np.empty(most, np.int32)
     kind = np.empty(most, np.uint8)
@@ -107,7 +107,7 @@ def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, lines: Ro
                 kind[count] = leaves | (PUSHES if state != CLEAN else 0)
                 count += 1
         if state == SPLIT:
-            settle(lines, rows_U[u])
+            settle(moves, rows_U[u])
     return worker[:count], u_of[:count], kind[:count]
 
 
@@ -120,7 +120,7 @@ def give_slots(
     rows: RowStates,
     caches: Caches,
     eviction: int,
-    lines: RoundLines,
+    moves: RoundMoves,
 ) -> I32:
     """Step 2: a slot for every row that a worker uses; missing or outdated rows are pulled."""
     slots = np.empty(uses.local.size, np.int32)
@@ -128,17 +128,17 @@ def give_slots(
         first = uses.local_starts[worker]
         end = uses.local_starts[worker + 1]
         local = uses.local[first:end]
-        slots[first:end] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, lines)
+        slots[first:end] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, moves)
         for i in range(local.size):
             if not held(holders_UQ, local[i], worker):
                 kind = WITH_STATE if i < uses.alone_n[worker] else VALUE_ONLY
-                pull(lines, worker, rows_U[local[i]], slots[first + i], kind)
+                pull(moves, worker, rows_U[local[i]], slots[first + i], kind)
     return slots
 
 
 @kernel
 def _slots_for(
-    worker: int, used: I64, step: int, rows: RowStates, caches: Caches, eviction: int, lines: RoundLines
+    worker: int, used: I64, step: int, rows: RowStates, caches: Caches, eviction: int, moves: RoundMoves
 ) -> I32:
     """The slots of the rows that a worker uses. All rows it holds are marked before room is made, so none of them
     leaves.
@@ -154,14 +154,14 @@ def _slots_for(
             caches.is_outdated_nC[worker, slots[i]] = False
             cache.use(caches, worker, slots[i], step)
     slots[missing[:count]] = cache.make_room(caches, worker, count, step, eviction)
-    _evict(worker, slots[missing[:count]], rows, caches, lines)
+    _evict(worker, slots[missing[:count]], rows, caches, moves)
     for i in missing[:count]:
         cache.put(caches, worker, used[i], slots[i])
     return slots
 
 
 @kernel
-def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, moves: RoundMoves) -> None:
     """Empties slots; what only this worker has of a row is pushed first. Outdated copies need no push."""
     states = _fetch(worker, slots, rows, caches)
     for i in range(slots.size):
@@ -171,12 +171,12 @@ def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, lines: Roun
         if not caches.is_outdated_nC[worker, slots[i]]:
             remove_holder(rows, row, worker)
             if states[i] == OWNED:
-                push(lines, worker, row, slots[i], OWNED_EVICT)
+                push(moves, worker, row, slots[i], OWNED_EVICT)
                 set_state(rows, row, CLEAN)
             elif states[i] == SPLIT:
-                push(lines, worker, row, slots[i], PART_EVICT)
+                push(moves, worker, row, slots[i], PART_EVICT)
                 if not is_held(rows, row):
-                    settle(lines, row, makes_room=True)
+                    settle(moves, row, makes_room=True)
                     set_state(rows, row, CLEAN)
         cache.drop(caches, worker, slots[i])
 
@@ -210,7 +210,7 @@ def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
 
 
 @kernel
-def flush(rows: RowStates, caches: Caches, lines: RoundLines) -> None:
+def flush(rows: RowStates, caches: Caches, moves: RoundMoves) -> None:
     """Owners push and keep a clean copy, part-holders push and keep none."""
     for worker in range(caches.capacity_n.size):
         for slot in range(caches.capacity_n[worker]):
@@ -218,12 +218,12 @@ def flush(rows: RowStates, caches: Caches, lines: RoundLines) -> None:
             if row == EMPTY or state_of(rows, row) == CLEAN or not is_holder(rows, row, worker):
                 continue
             if state_of(rows, row) == OWNED:
-                push(lines, worker, row, slot, OWNED_FLUSH)
+                push(moves, worker, row, slot, OWNED_FLUSH)
                 set_state(rows, row, CLEAN)
             else:
-                push(lines, worker, row, slot, PART_FLUSH)
+                push(moves, worker, row, slot, PART_FLUSH)
                 remove_holder(rows, row, worker)
                 cache.outdate(caches, worker, slot)
                 if not is_held(rows, row):
-                    settle(lines, row)
+                    settle(moves, row)
                     set_state(rows, row, CLEAN)

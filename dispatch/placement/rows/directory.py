@@ -34,7 +34,7 @@ from dispatch.placement.rows.coherence import advance, flush, give_slots, hold_c
 from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.holders import everybody, held_by, words_for
 from dispatch.placement.rows.index import GROWTH, BatchRows
-from dispatch.placement.rows.lines import OWNED_FLUSH, RoundLines, add_pulls, add_pushes, empty_lines
+from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, empty_moves
 from dispatch.placement.rows.plan import RoundPlan, make_round
 from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
 from dispatch.placement.rows.states import (
@@ -151,18 +151,18 @@ class Directory:
         entering = self._replicas.entering
         pushed = np.concatenate((self._trained, entering, batch.rows_U))
         pulls = uses.local.size + entering.size * self.workers
-        lines = empty_lines(pushed, self._rows, pulls, self._behind.most(pulls))
+        moves = empty_moves(pushed, self._rows, pulls, self._behind.most(pulls))
         if self._trained.size:
-            push_trained(self._trained, self._rows, self._caches, lines)
+            push_trained(self._trained, self._rows, self._caches, moves)
         if entering.size:
-            self._enter(entering, lines)
+            self._enter(entering, moves)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
-        synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, lines)
+        synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
         now = step & 0x7FFFFFFF
-        slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, lines)
-        self._behind.push(self._rows, self._caches, lines, self._late_from)
+        slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, moves)
+        self._behind.push(self._rows, self._caches, moves, self._late_from)
         self._behind.note(uses, slots, now, self._caches)
-        decided = make_round(self.workers, self.shards, lines, uses, slots, self._rows, self._late_from)
+        decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from)
         self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
         if reduction is not None:
@@ -174,11 +174,11 @@ class Directory:
 
     def flush(self) -> RoundPlan:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
-        lines = empty_lines(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
-        flush(self._rows, self._caches, lines)
+        moves = empty_moves(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
+        flush(self._rows, self._caches, moves)
         self._behind.forget()
-        add_pushes(lines, self._replicas.write_back(OWNED_FLUSH))
-        return make_round(self.workers, self.shards, lines, None, np.empty(0, np.int32), self._rows)
+        add_pushes(moves, self._replicas.write_back(OWNED_FLUSH))
+        return make_round(self.workers, self.shards, moves, None, np.empty(0, np.int32), self._rows)
 
     def holders(self, row: int) -> tuple[int, set[int]]:
         """State and holders of one row, for tests and debugging."""
@@ -194,12 +194,12 @@ class Directory:
         rows = self._caches.slot_nC4[worker, :, cache.ROW]
         return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY} | self._replicas.cached(worker)
 
-    def _enter(self, rows_H: I64, lines: RoundLines) -> None:
+    def _enter(self, rows_H: I64, moves: RoundMoves) -> None:
         """Pushes what anyone trained of the hot set, drops ordinary copies, and lets every worker pull a replica."""
-        push_trained(rows_H, self._rows, self._caches, lines)
+        push_trained(rows_H, self._rows, self._caches, moves)
         give_up(rows_H, self._rows, self._caches)
         set_replicated(rows_H, self._rows)
-        add_pulls(lines, self._replicas.pulls())
+        add_pulls(moves, self._replicas.pulls())
 
     def _reserve(self, rows: int) -> None:
         known, columns = self._rows.shape

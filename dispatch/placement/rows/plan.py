@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatch.placement.arrays import F64, I32, I64, U64, Bool
-from dispatch.placement.rows.lines import (
+from dispatch.placement.rows.moves import (
     KINDS,
-    LINE_KIND,
-    LINE_ROW,
-    LINE_SLOT,
-    LINE_WORKER,
+    MOVE_KIND,
+    MOVE_ROW,
+    MOVE_SLOT,
+    MOVE_WORKER,
     OWNED_BEHIND,
     OWNED_EVICT,
     OWNED_FLUSH,
@@ -33,7 +33,7 @@ from dispatch.placement.rows.lines import (
     SETTLED_MAKES_ROOM,
     SETTLED_ROW,
     WITH_STATE,
-    RoundLines,
+    RoundMoves,
     can_wait,
 )
 from dispatch.placement.rows.states import RowStates, step_of
@@ -191,12 +191,12 @@ class RoundPlan:
 
 
 def make_round(
-    n: int, shards: int, lines: RoundLines, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
+    n: int, shards: int, moves: RoundMoves, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
 ) -> RoundPlan:
     """uses: None in a flush. Rows that were last trained in step late_from, or after it, are late."""
-    pushes = lines.pushes_4[: lines.counts[PUSHES_COUNT]]
-    pulls = lines.pulls_4[: lines.counts[PULLS_COUNT]]
-    settled_2 = lines.settled_2[: lines.counts[SETTLED_COUNT]]
+    pushes = moves.pushes_4[: moves.counts[PUSHES_COUNT]]
+    pulls = moves.pulls_4[: moves.counts[PULLS_COUNT]]
+    settled_2 = moves.settled_2[: moves.counts[SETTLED_COUNT]]
     push_groups = _grouped(pushes, n, shards, rows, late_from)
     pull_groups = _grouped(pulls, n, shards, rows, late_from)
     bounds = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
@@ -243,10 +243,10 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     group = np.empty(size, np.int32)
     starts = np.zeros(groups + 1, np.int64)
     for i in range(size):
-        row = moves_4[i, LINE_ROW]
-        kind = moves_4[i, LINE_KIND]
+        row = moves_4[i, MOVE_ROW]
+        kind = moves_4[i, MOVE_KIND]
         phase = phase_of(states, row, late_from, can_wait(kind))
-        g = ((moves_4[i, LINE_WORKER] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
+        g = ((moves_4[i, MOVE_WORKER] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
     for g in range(groups):
@@ -257,8 +257,8 @@ def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int)
     for i in range(size):
         place = at[group[i]]
         at[group[i]] += 1
-        rows[place] = moves_4[i, LINE_ROW]
-        slots[place] = moves_4[i, LINE_SLOT]
+        rows[place] = moves_4[i, MOVE_ROW]
+        slots[place] = moves_4[i, MOVE_SLOT]
     return rows, slots, starts
 
 
@@ -295,9 +295,9 @@ def _pushed(
     fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
     count = 0
     for i in range(pushes_4.shape[0]):
-        row = pushes_4[i, LINE_ROW]
-        worker = pushes_4[i, LINE_WORKER]
-        kind = pushes_4[i, LINE_KIND]
+        row = pushes_4[i, MOVE_ROW]
+        worker = pushes_4[i, MOVE_WORKER]
+        kind = pushes_4[i, MOVE_KIND]
         part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
         pushing[part, worker] = True
         pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
@@ -333,13 +333,13 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
-    kind_of_push = pushes[:, LINE_WORKER] * KINDS + pushes[:, LINE_KIND]
+    kind_of_push = pushes[:, MOVE_WORKER] * KINDS + pushes[:, MOVE_KIND]
     pushes_nk = np.bincount(kind_of_push, minlength=KINDS * n).reshape(n, KINDS)
-    with_state = pulls[pulls[:, LINE_KIND] == WITH_STATE]
+    with_state = pulls[pulls[:, MOVE_KIND] == WITH_STATE]
     return Traffic(
         lookups=lookups,
-        miss_pull=np.bincount(pulls[:, LINE_WORKER], minlength=n),
-        full_pull=np.bincount(with_state[:, LINE_WORKER], minlength=n),
+        miss_pull=np.bincount(pulls[:, MOVE_WORKER], minlength=n),
+        full_pull=np.bincount(with_state[:, MOVE_WORKER], minlength=n),
         update_push=pushes_nk[:, OWNED_UPDATE] + pushes_nk[:, PART_UPDATE],
         update_owned=pushes_nk[:, OWNED_UPDATE],
         evict_push=pushes_nk[:, OWNED_EVICT] + pushes_nk[:, PART_EVICT],

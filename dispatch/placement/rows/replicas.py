@@ -106,11 +106,11 @@ class Replicas:
     def pulls(self) -> I64:
         """Lines (worker, row, slot, 0) by which every worker gets every row of the hot set."""
         places = np.arange(self.rows_H.size)
-        lines = [
+        moves = [
             np.stack((np.full_like(places, j), self.rows_H, self.slots(j, places), np.zeros_like(places)), axis=1)
             for j in range(self.workers)
         ]
-        return np.concatenate(lines)
+        return np.concatenate(moves)
 
     def add_to(self, decided: RoundPlan, reduction: Reduction) -> RoundPlan:
         """The plan of a step with its reduction; the reduced rows count as changed."""
