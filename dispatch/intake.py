@@ -129,7 +129,7 @@ class Intake:
         change = None if decision is None else decision.change
         self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot), change)
         self._taken = None
-        self._follow(manifest, batch)
+        self._note_step(manifest, batch)
         if batch.skipped:
             self._skip(batch.skipped_events)
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
@@ -188,7 +188,7 @@ class Intake:
         """
         manifest = recorded.manifest
         batch = self._form(manifest, goes_on)
-        self._follow(manifest, batch)
+        self._note_step(manifest, batch)
         self._watch.add(len(batch.samples), batch.present_S, batch.examples)
         self._skip(manifest.skipped_events)
         self._count_letters(manifest.rejected)
@@ -204,7 +204,7 @@ class Intake:
         if self._loader is None:
             self._loader = open_loader(self._job, self._source, self._journal.history)
 
-    def _follow(self, manifest: Manifest, batch: Batch) -> None:
+    def _note_step(self, manifest: Manifest, batch: Batch) -> None:
         """Takes a step as the newest."""
         if not self._positions:
             self._positions = dict(self.start or {})

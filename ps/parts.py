@@ -64,7 +64,7 @@ def _add(heads: Any, chunk_rows: Any, numbers_K: Any, gradients_KW: Any, worker:
 
 
 @kernel
-def _settle(
+def _apply_parts(
     heads: Any, chunk_rows: Any, numbers_K: Any, pool: Any, free: int, rows: Any, columns: int, rule: Any
 ) -> Any:
     """Sums and applies parts. Returns the first free place and how many parts were used."""
@@ -124,7 +124,7 @@ class Parts:
         rows = self._store.rows
         heads = self._heads.addresses
         chunk_rows = self._heads.chunk_rows
-        self._free, used = _settle(
+        self._free, used = _apply_parts(
             heads, chunk_rows, numbers_K, self._pool, self._free, rows.addresses, rows.columns, self._rule
         )
         self._pending -= used

@@ -63,10 +63,10 @@ class Engine:
         self._thread.join()
 
     def _run(self) -> None:
-        while batch := self._take():
+        while batch := self._next_requests():
             self._answer([asked for asked in batch if asked.answered.set_running_or_notify_cancel()])
 
-    def _take(self) -> list[WaitingRequest]:
+    def _next_requests(self) -> list[WaitingRequest]:
         """Waits for requests, and takes as many as are answered together; none when it is time to end."""
         batch: list[WaitingRequest] = []
         room = self._most

@@ -143,7 +143,7 @@ class Follower:
         try:
             choice = read_choice(self._storage)
             self._remembered.read()
-            self._look()
+            self._read_new_manifests()
             failure = self._serve_best(choice) or self._remembered.setback(self._copies.served, choice)
             self._remembered.keep(self._copies.served, choice)
         except FreshetError as error:
@@ -167,7 +167,7 @@ class Follower:
             if self._deliveries is not None:
                 self._deliveries.subscribe(publishers)
 
-    def _look(self) -> None:
+    def _read_new_manifests(self) -> None:
         """Reads manifests that are new; one that cannot be read is left out."""
         numbers = manifest_numbers(self._storage)
         self._manifests = {number: known for number, known in self._manifests.items() if number in set(numbers)}

@@ -44,7 +44,7 @@ class DispatcherNews:
         self._newest: Newest | None = None
         self._has_news = threading.Event()
         self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._ask, name="news", daemon=True)
+        self._thread = threading.Thread(target=self._report_until_closed, name="news", daemon=True)
         self._thread.start()
 
     # ── on the follower's thread ──────────────────────────────────────────────────────────────────────────────────────
@@ -64,15 +64,15 @@ class DispatcherNews:
         self._thread.join()
 
     # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _ask(self) -> None:
+    def _report_until_closed(self) -> None:
         with closing(LiveClient(NOWHERE, self._run, self._curve, self._name, self._score)) as client:
             while not self._is_closed.is_set():
                 if (endpoint := self._endpoint()) is not None:
                     client.move(endpoint)
-                if endpoint is None or not self._tell(client):
+                if endpoint is None or not self._report(client):
                     self._is_closed.wait(AGAIN_SECONDS)
 
-    def _tell(self, client: LiveClient) -> bool:
+    def _report(self, client: LiveClient) -> bool:
         """Whether the dispatcher answered."""
         (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
         newest = client.report(client.live(version.timeline, version.step, version.checkpoint, at_seconds, known))

@@ -62,11 +62,11 @@ class LiveStatus:
             connect(socket, endpoint, self._place.curve())  # type: ignore[arg-type]
             while True:
                 if await socket.poll(int(1000 * LOOK_SECONDS)):
-                    self._take(await socket.recv())
+                    self._read_status(await socket.recv())
                 elif self._place.endpoint(STATUS_WORD) != endpoint:
                     return
 
-    def _take(self, message: bytes) -> None:
+    def _read_status(self, message: bytes) -> None:
         try:
             status = self._decoder.decode(message)
         except msgspec.DecodeError as error:

@@ -86,7 +86,7 @@ class Outbox:
                 self.pending = len(commands)
                 why = await self._at_rest() if commands else ""
                 for command in commands:
-                    await (self._settle(command, "refused", why) if why else self._send(command))
+                    await (self._record_answer(command, "refused", why) if why else self._send(command))
                     self.pending -= 1
                 await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
             except TimeoutError:
@@ -112,16 +112,18 @@ class Outbox:
             if command.verb == ADD:
                 text = await asyncio.to_thread(self._add_worker, command)
                 reach("command_answered")
-                await self._settle(command, "accepted", text)  # no journal has the worker before it joins
+                await self._record_answer(command, "accepted", text)  # no journal has the worker before it joins
             else:
                 answer = await asyncio.to_thread(self._give, command)
                 reach("command_answered")
                 version = answer.version if answer.outcome == "accepted" else None
-                await self._settle(command, answer.outcome, answer.text, version)
+                await self._record_answer(command, answer.outcome, answer.text, version)
         except CommandRefused as refused:
-            await self._settle(command, "refused", str(refused))
+            await self._record_answer(command, "refused", str(refused))
 
-    async def _settle(self, command: StoredCommand, outcome: Outcome, text: str, version: int | None = None) -> None:
+    async def _record_answer(
+        self, command: StoredCommand, outcome: Outcome, text: str, version: int | None = None
+    ) -> None:
         """version: of the journal that has the command."""
         await self._store.commands.record_answer(command.id, outcome, text, version)
         reach("command_settled")

@@ -111,7 +111,7 @@ def _add(changes: Changes, record: AnyRecord, version: int, place: int) -> None:
         case CheckpointTaken():
             changes.checkpoints[record.number] = _checkpoint(record, version, "taken", told(record.at_seconds))
         case Commanded():
-            _settle(changes, record, key)
+            _complete_command(changes, record, key)
         case AlphaChanged():
             changes.alpha_changes.append(key | _alpha_change(record))
         case Faulted():
@@ -211,7 +211,7 @@ def _checkpoint(record: CheckpointBegun | CheckpointTaken, version: int, state: 
     return named | {"state": state, "at": at, "version": version}
 
 
-def _settle(changes: Changes, record: Commanded, key: Row) -> None:
+def _complete_command(changes: Changes, record: Commanded, key: Row) -> None:
     answer = {"text": plain(record.text), "version": key["version"], "done_at": told(record.at_seconds)}
     changes.settled.setdefault(record.id, answer)
     if record.verb != STOPPED:

@@ -157,7 +157,7 @@ class _Asking:
                 self._send(self._free.popleft(), due if pause else now)
                 due += pause
             is_paced = self._free and now < until
-            self._take(max(0.0, min(due, until) - time.perf_counter()) if is_paced else TIMEOUT_SECONDS)
+            self._receive(max(0.0, min(due, until) - time.perf_counter()) if is_paced else TIMEOUT_SECONDS)
             now = time.perf_counter()
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class _Asking:
             head += f"Content-Type: {asked.kind}\r\nContent-Length: {len(asked.body)}\r\n"
         connection.send(f"{head}\r\n".encode() + asked.body, began)
 
-    def _take(self, wait_seconds: float) -> None:
+    def _receive(self, wait_seconds: float) -> None:
         ready = self._selector.select(wait_seconds)
         if not ready and wait_seconds >= TIMEOUT_SECONDS:
             raise TimeoutError(f"nothing for {TIMEOUT_SECONDS:g} s")

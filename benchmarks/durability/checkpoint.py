@@ -112,11 +112,11 @@ def run_checkpoint(folder: Path, rows: int, dim: int, share: float, checkpoints:
     changed = max(1, int(rows * share))
     with _client(config, folder) as shard:
         shard.create(rows)
-        first = _take(shard, folder, 1)
+        first = _take_checkpoint(shard, folder, 1)
         taken = []
         for checkpoint in range(2, checkpoints + 2):
             shard.change(np.sort(np.random.default_rng(checkpoint).choice(rows, changed, replace=False)))
-            taken.append(_take(shard, folder, checkpoint))
+            taken.append(_take_checkpoint(shard, folder, checkpoint))
         restore_seconds = _go_back(shard, checkpoints + 1)
     row_bytes = config.shape().total * np.dtype(config.float_dtype).itemsize + 8 + 8  # with its key and its version
     return _result((rows, dim, changed), row_bytes, first, taken, restore_seconds)
@@ -152,7 +152,7 @@ def _result(
     )
 
 
-def _take(shard: "_Client", folder: Path, checkpoint: int) -> TakenCheckpoint:
+def _take_checkpoint(shard: "_Client", folder: Path, checkpoint: int) -> TakenCheckpoint:
     shard.ask(Count(**shard.at))  # what was pushed before has been applied
     began = time.perf_counter()
     saved, pause_seconds = shard.take_checkpoint(checkpoint)
@@ -223,7 +223,7 @@ class _Client:
             numbers = np.arange(first, min(first + CREATED, rows))
             steps = np.full_like(numbers, self.step)
             arrays = AnnounceArrays(numbers, numbers.astype(np.uint64), changed=numbers, changed_steps=steps)
-            self._tell(Announce(**self.at, phase=TRAIN, pushers=[]), arrays)
+            self._send(Announce(**self.at, phase=TRAIN, pushers=[]), arrays)
 
     def change(self, numbers: NDArray[np.int64]) -> None:
         """Pushes new values of these rows."""
@@ -231,14 +231,14 @@ class _Client:
         pushed = np.array([fingerprint(numbers, NO_I64)], np.uint64)
         steps = np.full_like(numbers, self.step)
         arrays = AnnounceArrays(changed=numbers, changed_steps=steps, pushed=pushed)
-        self._tell(Announce(**self.at, phase=TRAIN, pushers=[0]), arrays)
+        self._send(Announce(**self.at, phase=TRAIN, pushers=[0]), arrays)
         draw = np.random.default_rng(self.step)
         rows = draw.random(len(numbers) * self.config.shape().total, np.float32)
-        self._tell(Push(**self.at, phase=TRAIN, worker=0), PushArrays(numbers, rows, NO_I64, rows[:0]))
+        self._send(Push(**self.at, phase=TRAIN, worker=0), PushArrays(numbers, rows, NO_I64, rows[:0]))
 
     def take_checkpoint(self, checkpoint: int) -> tuple[CheckpointSaved, float]:
         """Returns when it is saved, with the longest answer meanwhile; then commits it."""
-        self._tell(Announce(**self.at, phase=FLUSH, pushers=[], checkpoint=checkpoint), AnnounceArrays())
+        self._send(Announce(**self.at, phase=FLUSH, pushers=[], checkpoint=checkpoint), AnnounceArrays())
         longest = 0.0
         while not self.socket.poll(0):
             longest = max(longest, self.ping())
@@ -255,7 +255,7 @@ class _Client:
             "dispatcher": NO_FILE,
         }
         write_manifest(self.storage, CheckpointManifest(**self.at, **fields))
-        self._tell(CheckpointCommitted(**self.at, checkpoint=checkpoint))
+        self._send(CheckpointCommitted(**self.at, checkpoint=checkpoint))
         return saved, longest
 
     def watch(self, seconds: float) -> float:
@@ -275,10 +275,10 @@ class _Client:
         return time.perf_counter() - began
 
     def ask(self, header: Header) -> Any:
-        self._tell(header)
+        self._send(header)
         return self._answer(self.socket)
 
-    def _tell(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
+    def _send(self, header: Header, arrays: Arrays = NO_ARRAYS) -> None:
         send(self.socket, self._sends, header, arrays)
 
     def _answer(self, socket: "zmq.Socket[bytes]") -> Any:

@@ -185,7 +185,7 @@ def judge(rule: GateRule, state: GateState, found: CheckpointReadings) -> Judgem
         opinion = _judge_by_reference(rule, state, found) or _judge_by_past(rule, state, found)
         reasons += (*_gone_fields(state, found), *_changed(rule, state, share), *opinion.reasons)
     figures = _figures(state, found, share, opinion)
-    return Judgement(Verdict(reasons), figures, _follow(rule, state, found, share, opinion, is_good=not reasons))
+    return Judgement(Verdict(reasons), figures, _state_after(rule, state, found, share, opinion, is_good=not reasons))
 
 
 def _is_let_out(state: GateState, found: CheckpointReadings) -> bool:
@@ -416,7 +416,7 @@ def _with_scores(rule: GateRule, state: GateState, new: ScoredSamples) -> GateSt
     return replace(state, scores=scores.newest(kept))
 
 
-def _follow(
+def _state_after(
     rule: GateRule, state: GateState, found: CheckpointReadings, share: float | None, opinion: Opinion, is_good: bool
 ) -> GateState:
     """The state including this checkpoint."""

@@ -237,7 +237,7 @@ class _Reading:
         for record in records:
             if self._ended is not None or not self._is_in_place(record):
                 raise self._damaged(f"a record {type(record).__name__} is out of place")
-            self._follow(record)
+            self._apply_record(record)
             if isinstance(record, SteeringRecord):
                 self._steering.append(record)
         return self._history()
@@ -250,7 +250,7 @@ class _Reading:
             return isinstance(record, Begun | CheckpointBegun | Commanded | AlphaChanged | Faulted)
         return not isinstance(record, Begun)
 
-    def _follow(self, record: AnyRecord) -> None:
+    def _apply_record(self, record: AnyRecord) -> None:
         match record:
             case Begun():
                 self._begin(record, Base(positions=record.start))

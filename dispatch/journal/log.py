@@ -223,7 +223,7 @@ class JournalWriter:
             for found in _segments(folder):
                 for place, body in enumerate(found.bodies):
                     self._frames = found.first + place + 1
-                    self._follow(_decode(body, folder, found.first), found.first, is_first=place == 0)
+                    self._track_records(_decode(body, folder, found.first), found.first, is_first=place == 0)
             self._frames = found.first + len(found.bodies)
             self._open(found.first, found.end)
             undo.pop_all()
@@ -238,7 +238,7 @@ class JournalWriter:
         if self._end + len(written) > self._segment_bytes and self._end > len(OPENING):
             self._begins_next = True
         self._write(written)
-        self._follow([*self._noted, *records], int(self._path.stem), is_first=False)
+        self._track_records([*self._noted, *records], int(self._path.stem), is_first=False)
         self._noted.clear()
 
     def begin_checkpoint(self, checkpoint: CheckpointBegun) -> None:
@@ -248,7 +248,7 @@ class JournalWriter:
             return
         self._begins_next = self._begins_next or self._end > len(OPENING)
         self._write(frame(_encoder.encode([checkpoint, *self._noted])))
-        self._follow([checkpoint, *self._noted], int(self._path.stem), is_first=True)
+        self._track_records([checkpoint, *self._noted], int(self._path.stem), is_first=True)
         self._noted.clear()
 
     def note(self, record: AnyRecord) -> None:
@@ -314,7 +314,7 @@ class JournalWriter:
             raise
         self._frames += 1
 
-    def _follow(self, records: list[AnyRecord], segment: int, is_first: bool) -> None:
+    def _track_records(self, records: list[AnyRecord], segment: int, is_first: bool) -> None:
         """is_first: whether the segment begins with these records."""
         for place, record in enumerate(records):
             self._reach.add(record, segment, is_first and place == 0)

@@ -162,7 +162,7 @@ class Crew:
         for _ in range(MESSAGES_A_TURN):
             if (incoming := self.socket.receive(timeout_ms)) is None:
                 return None
-            if reported := self._take(*incoming):
+            if reported := self._handle(*incoming):
                 return reported
             timeout_ms = 0
         return None
@@ -179,7 +179,7 @@ class Crew:
     def close(self) -> None:
         self.socket.close()
 
-    def _take(self, sender: bytes, header: Header | None, arrays: Any, message_bytes: int) -> Reported | None:
+    def _handle(self, sender: bytes, header: Header | None, arrays: Any, message_bytes: int) -> Reported | None:
         """Carries out or refuses the next message; returns it if it is a report of this generation."""
         if header is None:
             self._reject(sender, Refusals.UNREADABLE, str(arrays))
@@ -188,7 +188,7 @@ class Crew:
             self._reject(sender, type(header).__name__, reason)
         elif isinstance(header, Report | Post | GaveUp):
             if self._is_member(sender, header, header.worker):
-                return self._hear(header, arrays, message_bytes)
+                return self._handle_member(header, arrays, message_bytes)
             reason = _misplaced(header, len(self.roster.members), self.generation)
             self._reject(sender, type(header).__name__, reason, header.generation)
         else:
@@ -218,7 +218,7 @@ class Crew:
             case Watch():
                 pass  # its only purpose is to make the connection known
 
-    def _hear(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
+    def _handle_member(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
         """Handles a message of a member: returns a report, forwards a post to every other member."""
         self.losses.hear(message.worker)
         if isinstance(message, Report):

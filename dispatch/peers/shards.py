@@ -76,7 +76,7 @@ class Shards:
         common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
         opens = [Open(**common, workers=workers, terms=its_terms, restore=restore) for its_terms in terms]
-        return [header.rows for header, _ in self._ask(opens, Opened)]
+        return [header.rows for header, _ in self._answers_to(opens, Opened)]
 
     def announce_step(
         self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
@@ -112,7 +112,7 @@ class Shards:
     def digest(self, generation: int) -> str:
         """32 hex digits of key, value, state and version of every row: equal for equal models."""
         asked = Digest(run=self._run, generation=generation, step=0)
-        answers = [header.digest for header, _ in self._ask([asked] * len(self._sockets), Digested)]
+        answers = [header.digest for header, _ in self._answers_to([asked] * len(self._sockets), Digested)]
         halves = ((int(each[:16], 16), int(each[16:], 16)) for each in answers)
         low, high = (sum(half) % (1 << 64) for half in zip(*halves, strict=True))
         return f"{low:016x}{high:016x}"
@@ -146,7 +146,7 @@ class Shards:
         """
         for number, socket in enumerate(self._sockets):
             while socket.poll(0):
-                self._take(number)
+                self._receive(number)
         messages, self._checkpoints = self._checkpoints, []
         return messages
 
@@ -155,9 +155,9 @@ class Shards:
             socket.close()
 
     def _count(self, generation: int) -> list[tuple[Ledger, LedgerArrays]]:
-        return self._ask([Count(run=self._run, generation=generation, step=0)] * len(self._sockets), Ledger)
+        return self._answers_to([Count(run=self._run, generation=generation, step=0)] * len(self._sockets), Ledger)
 
-    def _ask(self, requests: Sequence[Header], kind: type[Header]) -> list[tuple[Any, Any]]:
+    def _answers_to(self, requests: Sequence[Header], kind: type[Header]) -> list[tuple[Any, Any]]:
         """The answer of each shard to its request."""
         for number, header in enumerate(requests):
             self._send(number, header)
@@ -176,7 +176,7 @@ class Shards:
         deadline = monotonic() + self._timeout_seconds
         while True:
             if self._sockets[number].poll(WAIT_MILLISECONDS):
-                header, arrays = self._take(number)
+                header, arrays = self._receive(number)
                 if isinstance(header, kind):
                     return header, arrays
             elif self._while_waiting is not None:
@@ -188,7 +188,7 @@ class Shards:
                     "the CURVE keys match"
                 )
 
-    def _take(self, number: int) -> tuple[Any, Any]:
+    def _receive(self, number: int) -> tuple[Any, Any]:
         """The next message of a shard; messages about a checkpoint are also kept."""
         header, arrays = receive(self._sockets[number], self._replies)
         if isinstance(header, Refused):

@@ -126,7 +126,7 @@ class Decider:
             assigned = self._assign(step, rows, self._elastic.safe_capacities(samples, fields), left)
         assignment = assigned.assignment
         plan = assigned.plan
-        sole = self._follow(assignment, plan)
+        sole = self._update_capacities(assignment, plan)
         seconds = perf_counter() - began
         cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
@@ -209,7 +209,7 @@ class Decider:
         change = self._elastic.choose_members(samples, fields, step)
         return self._elastic.capacities(samples, fields), change
 
-    def _follow(self, assignment: Assignment, plan: RoundPlan) -> int | None:
+    def _update_capacities(self, assignment: Assignment, plan: RoundPlan) -> int | None:
         """Updates elastic capacities with what the step moves; returns the sole worker, see Decision."""
         workers = self._directory.workers
         if self._elastic is None:

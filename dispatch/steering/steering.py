@@ -83,7 +83,7 @@ class Steering:
     def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
         """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
         self._apply(commands.desired, training, intake)
-        if (change := self._look()) is not None and commands.adapt(
+        if (change := self._proposed_change()) is not None and commands.adapt(
             AlphaChanged(
                 step=intake.step,
                 alpha=change.alpha,
@@ -193,7 +193,7 @@ class Steering:
         seen = self.pilot.last if self._is_piloted else None
         return {} if seen is None else seen.figures()
 
-    def _look(self) -> AlphaChange | None:
+    def _proposed_change(self) -> AlphaChange | None:
         """What the pilot wants changed, if alpha is its to change."""
         return self.pilot.sample_and_decide(monotonic()) if self._is_piloted else None
 

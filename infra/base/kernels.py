@@ -163,7 +163,7 @@ class Ahead:
         if self.is_stopped():
             raise CompilationStopped
         self._is_told = True
-        self._tell("under way")
+        self._report_progress("under way")
 
     def end(self, kernel_name: str) -> None:
         """Called when a kernel was found or compiled, for one combination of types."""
@@ -174,9 +174,9 @@ class Ahead:
         for files, path in self.locked:
             files.unlock(path)
         if self._is_told:
-            self._tell("complete" if is_complete else "stopped")
+            self._report_progress("complete" if is_complete else "stopped")
 
-    def _tell(self, state: Literal["under way", "complete", "stopped"]) -> None:
+    def _report_progress(self, state: Literal["under way", "complete", "stopped"]) -> None:
         most = sum(name.startswith(self._prefixes) for name in LOADED)
         for listener in LISTENERS:
             listener(Compilation(len(self._ready), most, state))

@@ -71,7 +71,7 @@ class BatchFormer:
             is_full = sum(shares) == want and not is_flooded
             if is_full or is_flooded or self._has_lingered(waiting_since):
                 if self._look_at:
-                    self._look(feeds)
+                    self._check_absent_fields(feeds)
                     continue
                 yield self._form(feeds, shares, is_partial=not is_full)
                 waiting_since = None
@@ -115,7 +115,7 @@ class BatchFormer:
         """Whether a partial batch that has waited since then must be formed now."""
         return since is not None and (self._job.stop_at_end or time.monotonic() - since >= self._job.linger_seconds)
 
-    def _look(self, feeds: list[Feed]) -> None:
+    def _check_absent_fields(self, feeds: list[Feed]) -> None:
         """Raises AbsentField if enough events wait and none of them has a value of some field."""
         assert self._look_at is not None
         waiting = join_samples([feed.samples for feed in feeds])

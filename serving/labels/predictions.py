@@ -101,7 +101,7 @@ class PredictionLog:
         self._writer.close()
 
     def _run(self) -> None:
-        while batch := self._take():
+        while batch := self._next_predictions():
             try:
                 self._writer.append(self.process, [(None, encode_predictions(batch))])
             except LogError as error:
@@ -111,7 +111,7 @@ class PredictionLog:
                 self._meter.count("logged_predictions", len(batch))
             self._is_closing.wait(WRITE_SECONDS)
 
-    def _take(self) -> list[Prediction]:
+    def _next_predictions(self) -> list[Prediction]:
         """Waits for predictions, and takes as many as make a record; none when it is time to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._unwritten or self._is_closing.is_set())

@@ -35,10 +35,10 @@ class LaiaAdaptive:
         check_capacities(situation)
         wanted = tables_within(self._budget_ms, situation)
         if self._seen_2F is None or situation.step % PROFILE_STEPS == 0 or wanted != self._chosen.size:
-            self._look(situation, wanted)
+            self._profile(situation, wanted)
         return Assignment(assign_by_rows_held(situation, np.ascontiguousarray(situation.local_BF[:, self._chosen])))
 
-    def _look(self, situation: Situation, wanted: int) -> None:
+    def _profile(self, situation: Situation, wanted: int) -> None:
         """Adds a batch to the profile and chooses the tables again; equal ones in their order."""
         now_2F = count_infrequent(situation.local_BF, situation.holders_UQ, situation.workers)
         self._seen_2F = now_2F if self._seen_2F is None else KEPT * self._seen_2F + now_2F

@@ -138,7 +138,7 @@ def _solve_level(cost_kn: F64, capacity_n: I64, price_n: F64) -> I32:
             target = source
             while room_n[target] <= 0:
                 refresh(target, cost_kn, seats, lists)
-                target = _settle(target, lists.least_nn, idle_n, price_n, room_n, distance_n, before_n, done_n)
+                target = _settle_sample(target, lists.least_nn, idle_n, price_n, room_n, distance_n, before_n, done_n)
             # 2. Raise prices by how much nearer each worker was, which makes every pair of the chain free.
             for j in range(workers):
                 if done_n[j]:
@@ -188,7 +188,7 @@ def _place_idle(price_n: F64, room_n: I64) -> I64:
 
 
 @kernel
-def _settle(
+def _settle_sample(
     here: int, least_nn: F64, idle_n: I64, price_n: F64, room_n: I64, distance_n: F64, before_n: I32, done_n: Bool
 ) -> int:
     """One round of Dijkstra: settles `here`, extends from it, and returns the nearest worker that

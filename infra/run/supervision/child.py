@@ -144,7 +144,7 @@ class Child:
             self._why = why
             self.kill()
         if self.status is not None:
-            self._settle(progress)
+            self._decide_after_exit(progress)
         elif self.state == "starting" and _exists(self.spec.endpoint_file):
             assert self.spec.endpoint_file is not None
             self.endpoint = self.spec.endpoint_file.read_text().strip()
@@ -223,7 +223,7 @@ class Child:
             return f"gave no sign of life for {spec.alive_seconds:g} seconds and was killed"
         return ""
 
-    def _settle(self, progress: int) -> None:
+    def _decide_after_exit(self, progress: int) -> None:
         """Decides on finished, restart or failed after an exit."""
         if progress > self._progress or time.monotonic() - self._since >= self.spec.healthy_seconds:
             self._failures = 0

@@ -166,7 +166,7 @@ class Nursery:
             if not body:
                 self.close()
                 return
-            self._take(self._decoder.decode(body))
+            self._note_change(self._decoder.decode(body))
         if any(child.is_late for child in self._children.values()):
             structlog.get_logger("supervisor").error("the nursery does not answer; it is replaced", pid=self.pid)
             self.close()
@@ -181,7 +181,7 @@ class Nursery:
             except OSError:
                 self.close()
 
-    def _take(self, message: ProcessStarted | ProcessEnded) -> None:
+    def _note_change(self, message: ProcessStarted | ProcessEnded) -> None:
         child = self._children[message.number]
         if isinstance(message, ProcessStarted):
             child.pid = message.pid

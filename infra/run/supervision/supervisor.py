@@ -197,14 +197,14 @@ class Supervisor:
         for child, _ in sorted(before, key=lambda found: found[0].spec.ends_run):
             child.update_state(progress)
         for child, state in before:
-            self._tell(child, state)
+            self._log_change(child, state)
 
     def _start_due(self, children: Iterable[Child]) -> None:
         for child in children:
             state = child.state
             if child.due() and self._may_start(child):
                 child.start(self.endpoints())
-            self._tell(child, state)
+            self._log_change(child, state)
 
     def _excuse_if_late(self) -> None:
         """Ignores missing signs of life while nobody was looking."""
@@ -215,7 +215,7 @@ class Supervisor:
             for child in self.children.values():
                 child.excuse()
 
-    def _tell(self, child: Child, before: ProcessState) -> None:
+    def _log_change(self, child: Child, before: ProcessState) -> None:
         """Logs a change of state; raises ProcessFailed if it is the final failure of an essential process."""
         if child.state == before:
             return
