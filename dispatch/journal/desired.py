@@ -19,7 +19,7 @@ from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, Generat
 SteeringRecord = Commanded | AlphaChanged | GenerationStarted | Stopped
 
 
-def follow(desired: Desired, record: AnyRecord) -> Desired:
+def desired_after(desired: Desired, record: AnyRecord) -> Desired:
     """What is wanted after a record; the same object if it changes nothing."""
     match record:
         case Commanded() if record.verb == STOPPED:
@@ -40,7 +40,7 @@ def follow(desired: Desired, record: AnyRecord) -> Desired:
     return desired
 
 
-def follow_all(desired: Desired, records: Iterable[AnyRecord]) -> Desired:
+def desired_after_all(desired: Desired, records: Iterable[AnyRecord]) -> Desired:
     for record in records:
-        desired = follow(desired, record)
+        desired = desired_after(desired, record)
     return desired

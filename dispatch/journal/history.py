@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dispatch.commands.desired import Desired
 from dispatch.errors import CheckpointUnusable, RunEnded, SettingsChanged
-from dispatch.journal.desired import SteeringRecord, follow_all
+from dispatch.journal.desired import SteeringRecord, desired_after_all
 from dispatch.journal.log import read_whole
 from dispatch.journal.records import (
     AlphaChanged,
@@ -102,7 +102,7 @@ class History:
     @property
     def draining(self) -> frozenset[str]:
         """Workers that are to leave, and are still in the newest generation, according to the records."""
-        return frozenset(follow_all(Desired(), self.steering).draining)
+        return frozenset(desired_after_all(Desired(), self.steering).draining)
 
     @property
     def steps(self) -> tuple[StepDecided, ...]:

@@ -23,7 +23,7 @@ from dispatch.commands.stop import STOPPED
 from dispatch.errors import CommandRefused, JournalFull
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
-from dispatch.journal.desired import follow, follow_all
+from dispatch.journal.desired import desired_after, desired_after_all
 from dispatch.journal.history import History
 from dispatch.journal.records import AlphaChanged, Commanded, GenerationStarted
 from dispatch.journal.run import RunJournal
@@ -63,13 +63,13 @@ class Commands:
         if decided is not None:
             self._done = {answer.id: answer for answer in decided.answers} | self._done
         self._done |= self._journal.answers
-        self.desired = follow_all(Desired() if decided is None else decided.desired, history.steering)
+        self.desired = desired_after_all(Desired() if decided is None else decided.desired, history.steering)
         self._crew.roster.to_drain = frozenset(self.desired.draining)
         self._crew.roster.ban(self.desired.removed)
 
     def start_generation(self, started: GenerationStarted) -> None:
         """A generation has started: those who were to leave and have no part in it have left."""
-        self.desired = follow(self.desired, started)
+        self.desired = desired_after(self.desired, started)
 
     def go_live(self) -> None:
         """The run decides new steps: a stop that is on record from before this dispatcher was started is due."""
@@ -151,7 +151,7 @@ class Commands:
             self._journal.steer(record)
         except JournalFull as error:
             return str(error)
-        self.desired = follow(self.desired, record)
+        self.desired = desired_after(self.desired, record)
         return None
 
     def _tell(self, asked: Asked, outcome: Outcome, text: str, version: int) -> None:

@@ -21,9 +21,9 @@ from dispatch.placement.rows.moves import (
     VALUE_ONLY,
     WITH_STATE,
     RoundMoves,
+    add_settled,
     pull,
     push,
-    settle,
 )
 from dispatch.placement.rows.states import (
     CLEAN,
@@ -62,7 +62,7 @@ def push_trained(trained: I64, rows: RowStates, caches: Caches, moves: RoundMove
                 remove_holder(rows, row, worker)
                 cache.outdate(caches, worker, slot)
         if state == SPLIT:
-            settle(moves, row)
+            add_settled(moves, row)
         set_state(rows, row, CLEAN)
 
 
@@ -107,7 +107,7 @@ def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, moves: Ro
                 kind[count] = leaves | (PUSHES if state != CLEAN else 0)
                 count += 1
         if state == SPLIT:
-            settle(moves, rows_U[u])
+            add_settled(moves, rows_U[u])
     return worker[:count], u_of[:count], kind[:count]
 
 
@@ -176,7 +176,7 @@ def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, moves: Roun
             elif states[i] == SPLIT:
                 push(moves, worker, row, slots[i], PART_EVICT)
                 if not is_held(rows, row):
-                    settle(moves, row, makes_room=True)
+                    add_settled(moves, row, makes_room=True)
                     set_state(rows, row, CLEAN)
         cache.drop(caches, worker, slots[i])
 
@@ -225,5 +225,5 @@ def flush(rows: RowStates, caches: Caches, moves: RoundMoves) -> None:
                 remove_holder(rows, row, worker)
                 cache.outdate(caches, worker, slot)
                 if not is_held(rows, row):
-                    settle(moves, row)
+                    add_settled(moves, row)
                     set_state(rows, row, CLEAN)

@@ -96,7 +96,7 @@ def pull(moves: RoundMoves, worker: int, row: int, slot: int, kind: int) -> None
 
 
 @kernel
-def settle(moves: RoundMoves, row: int, makes_room: bool = False) -> None:
+def add_settled(moves: RoundMoves, row: int, makes_room: bool = False) -> None:
     at = moves.counts[SETTLED_COUNT]
     moves.settled_2[at, SETTLED_ROW] = row
     moves.settled_2[at, SETTLED_MAKES_ROOM] = makes_room

@@ -23,7 +23,7 @@ from api.runs.places import find_runs
 from dispatch.commands.desired import Desired
 from dispatch.commands.server import Asked
 from dispatch.commands.supervision import STARTER, RunStarted
-from dispatch.journal.desired import SteeringRecord, follow_all
+from dispatch.journal.desired import SteeringRecord, desired_after_all
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.journal.occupied import is_under_way
 from dispatch.journal.records import Commanded, Stopped
@@ -159,7 +159,7 @@ class RunStarter:
         """Raises ConfigError if a live run is stopping, so that it would not do what is requested."""
         records = read_history(self._folder / name / JOURNAL).steering
         child = self._supervisor.children.get(name)
-        is_stopping = follow_all(Desired(), records).is_stopping
+        is_stopping = desired_after_all(Desired(), records).is_stopping
         if child is not None and child.running:  # it may have stopped and not ended; an older stop no longer matters
             began = time() - child.seconds
             is_stopping = any(_is_stop(record) and record.at_seconds >= began for record in records)

@@ -5,7 +5,7 @@ import random
 import msgspec
 
 from dispatch.commands.desired import Desired, ShareLimits
-from dispatch.journal.desired import follow, follow_all
+from dispatch.journal.desired import desired_after, desired_after_all
 from dispatch.journal.records import AlphaChanged, AnyRecord, Commanded, GenerationStarted, Stopped
 
 
@@ -30,7 +30,7 @@ def test_the_newest_of_each_counts() -> None:
         told("shares", "w-1", "0.5:2"),
         told("pause"),
     ]
-    assert follow_all(Desired(), records) == Desired(
+    assert desired_after_all(Desired(), records) == Desired(
         is_paused=True,
         alpha=0.5,
         policy="laia",
@@ -43,25 +43,25 @@ def test_the_newest_of_each_counts() -> None:
 
 def test_alpha_is_given_back_and_then_follows_the_dispatcher() -> None:
     changed = AlphaChanged(8, 0.125, "cpu", "contended", {"pressure": 0.5})
-    desired = follow_all(Desired(), [told("alpha", value="0.5"), told("alpha", value="auto"), changed])
+    desired = desired_after_all(Desired(), [told("alpha", value="0.5"), told("alpha", value="auto"), changed])
     assert (desired.alpha, desired.is_auto, desired.auto_alpha) == (None, True, 0.125)
 
 
 def test_a_drain_lasts_until_a_generation_starts_without_the_worker() -> None:
-    desired = follow_all(Desired(), [told("drain", "b"), started("a", "b")])
+    desired = desired_after_all(Desired(), [told("drain", "b"), started("a", "b")])
     assert desired.draining == ("b",)
-    assert follow(desired, started("a")).draining == ()
+    assert desired_after(desired, started("a")).draining == ()
 
 
 def test_a_removal_lasts_for_ever() -> None:
-    assert follow_all(Desired(), [told("remove", "b"), started("a"), started("a", "c")]).removed == ("b",)
+    assert desired_after_all(Desired(), [told("remove", "b"), started("a"), started("a", "c")]).removed == ("b",)
 
 
 def test_a_stop_lasts_until_the_run_has_stopped() -> None:
-    desired = follow(Desired(), told("stop"))
+    desired = desired_after(Desired(), told("stop"))
     assert desired.is_stopping
-    assert not follow(desired, Stopped("stopped by a command", 7, 0, "")).is_stopping
-    assert not follow(desired, told("stopped")).is_stopping
+    assert not desired_after(desired, Stopped("stopped by a command", 7, 0, "")).is_stopping
+    assert not desired_after(desired, told("stopped")).is_stopping
 
 
 def test_records_that_a_checkpoint_has_seen_change_nothing_when_they_are_followed_again(
@@ -73,8 +73,8 @@ def test_records_that_a_checkpoint_has_seen_change_nothing_when_they_are_followe
         checkpoint_at, kept_from = sorted(
             (rng.randrange(len(records) + 1), rng.randrange(len(records) + 1)), reverse=True
         )
-        at_checkpoint = follow_all(Desired(), records[:checkpoint_at])
-        assert follow_all(at_checkpoint, records[kept_from:]) == follow_all(Desired(), records)
+        at_checkpoint = desired_after_all(Desired(), records[:checkpoint_at])
+        assert desired_after_all(at_checkpoint, records[kept_from:]) == desired_after_all(Desired(), records)
 
 
 def test_what_is_wanted_survives_a_file() -> None:
