@@ -229,7 +229,11 @@ class Steered:
         """Kills the database and the other process while one stands still at its seam."""
         standing, other = psutil.Process(fired.pid), "dispatcher" if fired.process == "api" else "api"
         if other == "api":
-            self.wait(lambda: any(answer.status_code == 202 for answer in answers))
+            try:
+                self.wait(lambda: any(answer.status_code == 202 for answer in answers))
+            except AssertionError as error:
+                answered = [(answer.status_code, answer.text) for answer in answers]
+                raise AssertionError(f"{fired}: nobody was told to wait, but {answered}") from error
         self.wait(lambda: self._own(other))  # it may have been killed at its own seam just before
         (struck,) = self._own(other)
         struck.kill()
