@@ -102,7 +102,7 @@ class Outbox:
         await self._projector.finish()
         stored = await self._store.runs.get(self._place.name)
         rest = await asyncio.to_thread(rest_of, self._place.folder / JOURNAL)
-        if stored is None or rest is None or stored.version != rest.version:
+        if stored is None or rest is None or stored.cursor != rest.cursor:
             return ""
         return f"run {self._place.name!r} {OVER if stored.state == 'ended' else STOPPED}"
 
@@ -116,16 +116,16 @@ class Outbox:
             else:
                 answer = await asyncio.to_thread(self._give, command)
                 reach("command_answered")
-                version = answer.version if answer.outcome == "accepted" else None
-                await self._settle(command, answer.outcome, answer.text, version)
+                cursor = answer.cursor if answer.outcome == "accepted" else None
+                await self._settle(command, answer.outcome, answer.text, cursor)
         except CommandRefused as refused:
             await self._settle(command, "refused", str(refused))
 
-    async def _settle(self, command: StoredCommand, outcome: Outcome, text: str, version: int | None = None) -> None:
-        """version: of the journal that has the command."""
-        await self._store.commands.record_answer(command.id, outcome, text, version)
+    async def _settle(self, command: StoredCommand, outcome: Outcome, text: str, cursor: int | None = None) -> None:
+        """cursor: of the command in the journal."""
+        await self._store.commands.record_answer(command.id, outcome, text, cursor)
         reach("command_settled")
-        self._projector.hear(version or 0)
+        self._projector.hear(cursor or 0)
         structlog.get_logger().info("command settled", id=command.id, verb=command.verb, outcome=outcome, text=text)
         self._recent[command.id] = None
         if len(self._recent) > MOST_RECENT:
