@@ -79,6 +79,6 @@ async def _measure(parts: ApiParts) -> None:
     while True:
         for name in parts.runs.names:
             run = parts.runs.get(name)
-            parts.web.meter.gauge("api_projection_lag_versions", run.projection_lag, run=name)
+            parts.web.meter.gauge("api_projection_lag_frames", run.projection_lag, run=name)
             parts.web.meter.gauge("api_pending_commands", run.outbox.pending, run=name)
         await asyncio.sleep(GAUGE_SECONDS)

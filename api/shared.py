@@ -13,7 +13,7 @@ class EncodedPage(NamedTuple):
 
     body: bytes
     next: str | None
-    """the cursor of the next page"""
+    """what the next page is asked for with; None: this is the last"""
 
 
 class SharedAnswers:
@@ -23,7 +23,7 @@ class SharedAnswers:
         self._made: dict[Hashable, asyncio.Future[EncodedPage]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[EncodedPage]]) -> EncodedPage:
-        """key: everything that the answer depends on, the version of what is read included."""
+        """key: everything that the answer depends on, the cursor of what is read included."""
         made = self._made.pop(key, None)
         if made is None:
             made = asyncio.ensure_future(make())

@@ -344,7 +344,7 @@ class Coordinator:
         known = accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         status = msgspec.structs.replace(known, served=self.versions.status(), troubles=troubles)
-        return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.version)
+        return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_checkpoint(self, is_publication: bool = False) -> int:

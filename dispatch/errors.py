@@ -97,12 +97,12 @@ class CommandRefused(DispatchError):
 
 
 class CommandOutdated(CommandRefused):
-    """A command was not carried out, because another came after the version it was given on."""
+    """A command was not carried out, because another came after the cursor it was given at."""
 
-    def __init__(self, message: str, version: int) -> None:
+    def __init__(self, message: str, cursor: int) -> None:
         super().__init__(message)
-        self.version = version
-        """the newest"""
+        self.cursor = cursor
+        """the end of the journal"""
 
 
 class NoAnswer(DispatchError):

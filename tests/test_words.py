@@ -16,8 +16,15 @@ RETIRED = {
     "retell": r"\bretell\w*",
     "rage": r"\brage\b",
     "CLEARLY": r"\bCLEARLY\b",
+    "version of the journal": r"[Vv]ersions? of (?:the|a|its|this|their) (?:run's )?journals?\b|journal's version",
+    "given on a version": r"[Vv]ersion (?:that )?it (?:was given on|is based on)|given on (?:an? )?(?:\w+ )?version",
+    "journal.version": r"\b(?:_?journal|_?writer|tail|rest)\.version\b|journal_version|lag_versions",
+    "Versioned": r"\b(?:Versioned|VersionOutdated|AfterVersion)\b",
 }
-"""what is searched for, by what was given up: a cut is a checkpoint, or else it is truncated, split or shortened"""
+"""what is searched for, by what was given up
+
+A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, not a version.
+"""
 EARLIER_RELEASES = {
     "CHANGELOG.md": "says what was renamed",
     "alembic/versions": "tables of earlier releases",

@@ -1,6 +1,6 @@
 """Values that several requests of the control plane carry."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
@@ -8,3 +8,8 @@ from infra.base.config import NAME_PATTERN
 
 ProcessName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
 Gbit = Annotated[float, Field(gt=0, le=10_000, description="speed of a link in Gbit/s")]
+EARLIER_CURSOR: dict[str, Any] = {
+    "description": "Deprecated: the same as the cursor, for one more release.",
+    "json_schema_extra": {"deprecated": True},
+}
+"""of the computed field ``version``, as answers of earlier releases called the cursor"""

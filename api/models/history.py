@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, computed_field
 
+from api.models.fields import EARLIER_CURSOR
 from infra.web.answers import Answer
 from infra.web.events import RejectedEvent
 
@@ -26,7 +27,18 @@ class StepsPoint(Answer):
     last_at: float | None
 
 
-class GenerationReading(Answer):
+class JournalReading(Answer):
+    """Something that the journal of a run records."""
+
+    cursor: int
+    """Cursor of the record in the journal."""
+
+    @computed_field(**EARLIER_CURSOR)
+    def version(self) -> int:
+        return self.cursor
+
+
+class GenerationReading(JournalReading):
     """A period with fixed members."""
 
     number: int
@@ -35,10 +47,9 @@ class GenerationReading(Answer):
     base: int | None
     reason: str
     at: float | None
-    version: int
 
 
-class CheckpointReading(Answer):
+class CheckpointReading(JournalReading):
     """The model after one step, on disk."""
 
     number: int
@@ -48,13 +59,11 @@ class CheckpointReading(Answer):
     """Positions in the stream, by partition."""
     state: Literal["begun", "taken", "void"]
     at: float | None
-    version: int
 
 
-class FaultReading(Answer):
+class FaultReading(JournalReading):
     """Something failed, and the run went back to a checkpoint."""
 
-    version: int
     step: int
     generation: int
     kind: str

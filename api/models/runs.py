@@ -3,9 +3,9 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, computed_field, model_validator
 
-from api.models.fields import Gbit, ProcessName
+from api.models.fields import EARLIER_CURSOR, Gbit, ProcessName
 from dispatch.commands.desired import ShareLimits
 from dispatch.commands.link import LinkCommand
 from dispatch.commands.protocol import Outcome
@@ -36,10 +36,14 @@ class RunOutline(Answer):
     """waiting, replaying, training, paused, draining or done while its dispatcher answers; starting before it has
     answered for the first time; otherwise silent, stopped or ended.
     """
-    version: int
-    """Version of its journal, which is also the ETag."""
+    cursor: int
+    """End of its journal, which is also the ETag."""
     step: int | None
     samples: int | None
+
+    @computed_field(**EARLIER_CURSOR)
+    def version(self) -> int:
+        return self.cursor
 
 
 class RunDetails(RunOutline):
@@ -249,6 +253,7 @@ class CommandReading(Answer):
                     "state": "done",
                     "outcome": "accepted",
                     "text": "alpha is 0.25 from step 813 on",
+                    "cursor": 911,
                     "version": 911,
                     "created_at": 1763251200.0,
                     "done_at": 1763251200.02,
@@ -265,18 +270,22 @@ class CommandReading(Answer):
     value: CommandValue
     """The value that it sets; null: none."""
     expected: int | None
-    """The journal's version that it is based on; null: any."""
+    """The cursor that it was given at; null: any."""
     actor: str
     reason: str
     state: Literal["pending", "done", "refused"]
     outcome: Outcome | None
-    """accepted; refused; outdated: something was changed after the version it was given on; null: not answered yet"""
+    """accepted; refused; outdated: something was changed after the cursor it was given at; null: not answered yet"""
     text: str
     """The answer, for people."""
-    version: int | None
-    """Version of the journal that contains the command."""
+    cursor: int | None
+    """Cursor of the command in the journal; null: it is not there."""
     created_at: float
     done_at: float | None
+
+    @computed_field(**EARLIER_CURSOR)
+    def version(self) -> int | None:
+        return self.cursor
 
     @model_validator(mode="before")
     @classmethod

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/runs/{run}/alpha", tags=["alpha"])
 @router.get("", summary="α, and why it is so", **needs("read"))
 async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaReading:
     """What is set and what is in force, and what the last change was decided by: as the dispatcher tells."""
-    response.headers["ETag"] = etag(run.version)
+    response.headers["ETag"] = etag(run.cursor)
     status = run.live.status or Status(run=run.place.name)
     last = await _last_change(parts, run.place.name) if run.live.is_silent else None
     return AlphaReading(

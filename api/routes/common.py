@@ -1,4 +1,4 @@
-"""What routes share: names in paths, versions, pages, and how a command is given."""
+"""What routes share: names in paths, cursors, pages, and how a command is given."""
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from dispatch.commands.spec import CommandSpec
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
 from infra.web.answers import Listed
-from infra.web.errors import BadRequest, Conflict, HttpError, NotFound, VersionOutdated
+from infra.web.errors import BadRequest, Conflict, CursorOutdated, HttpError, NotFound
 from infra.web.problems import answer_of
 from infra.web.rules import Acting
 from infra.web.store.rows import Page
@@ -54,9 +54,9 @@ Followed = Annotated[FollowedRun, Depends(followed)]
 async def known(run: RunName, parts: Parts, response: Response) -> str:
     """The name of a run that is here, or was: SQL still has its history. Raises NotFound."""
     if run in parts.runs:
-        response.headers["ETag"] = etag(parts.runs.get(run).version)
+        response.headers["ETag"] = etag(parts.runs.get(run).cursor)
     elif (stored := await parts.store.runs.get(run)) is not None:
-        response.headers["ETag"] = etag(stored.version)
+        response.headers["ETag"] = etag(stored.cursor)
     else:
         raise no_run(run, parts.runs.names)
     return run
@@ -65,8 +65,8 @@ async def known(run: RunName, parts: Parts, response: Response) -> str:
 Known = Annotated[str, Depends(known)]
 
 
-def etag(version: int) -> str:
-    return f'"{version}"'
+def etag(cursor: int) -> str:
+    return f'"{cursor}"'
 
 
 def listed(page: Page[RowT], read: Callable[[RowT], ItemT], request: Request, response: Response) -> Listed[ItemT]:
@@ -75,10 +75,10 @@ def listed(page: Page[RowT], read: Callable[[RowT], ItemT], request: Request, re
     return Listed(items=[read(row) for row in page.rows], next=page.next)
 
 
-def link_next(cursor: str | None, request: Request, response: Response) -> None:
+def link_next(following: str | None, request: Request, response: Response) -> None:
     """Says in a header where the next page is, if there is one."""
-    if cursor is not None:
-        link = URL(scope=request.scope).include_query_params(after=cursor)
+    if following is not None:
+        link = URL(scope=request.scope).include_query_params(after=following)
         response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
 
 
@@ -112,7 +112,7 @@ COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-PROBLEMS: dict[str, type[HttpError]] = {"refused": Conflict, "outdated": VersionOutdated}
+PROBLEMS: dict[str, type[HttpError]] = {"refused": Conflict, "outdated": CursorOutdated}
 """what a command that was not carried out is answered with, by its outcome"""
 
 
@@ -150,7 +150,7 @@ def answer_command(stored: StoredCommand) -> Response:
     if stored.outcome is None:
         where = f"/v1/runs/{stored.run}/commands/{stored.id}"
         return JSONResponse(told, 202, {"Location": where, "Retry-After": "1"})
-    headers = {} if stored.version is None else {"ETag": etag(stored.version)}
+    headers = {} if stored.cursor is None else {"ETag": etag(stored.cursor)}
     return JSONResponse(told, 200, headers)
 
 
@@ -161,7 +161,7 @@ def check_ids(names: Iterable[str], name: str, what: str) -> None:
 
 
 def page_of(items: Sequence[RowT], after: str | None, limit: int) -> Page[RowT]:
-    """A page of what is in memory; cursors are numbers."""
+    """A page of what is in memory; ``after`` is a number."""
     try:
         start = int(after or 0)
     except ValueError as error:

@@ -1,6 +1,6 @@
 """What happens in a run, as server-sent events.
 
-Records of the journal have an id, ``VERSION.PLACE``: a client that comes back with the last one it got misses nothing
+Records of the journal have an id, ``CURSOR.PLACE``: a client that comes back with the last one it got misses nothing
 and gets nothing twice. Between them come statuses, without an id, whenever there is a new one, a second apart at least.
 A client that reads slowly holds up itself alone: the next events are read from SQL when it has taken those before. What
 it has not taken is all that is kept for it: the lines of a page.
@@ -35,8 +35,8 @@ EventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$", description="id of the last event received"),
 ]
-AfterVersion = Annotated[
-    int | None, Query(ge=0, le=FAR, description="begin with what follows this version; by default with what is new")
+AfterCursor = Annotated[
+    int | None, Query(ge=0, le=FAR, description="begin with what follows this cursor; by default with what is new")
 ]
 router = APIRouter(tags=["events"])
 
@@ -54,27 +54,27 @@ router = APIRouter(tags=["events"])
     **needs("read"),
 )
 async def stream_events(
-    run: Followed, parts: Parts, last_event_id: EventId = None, after: AfterVersion = None
+    run: Followed, parts: Parts, last_event_id: EventId = None, after: AfterCursor = None
 ) -> Response:
     """Changes of members and α, commands, checkpoints, faults, and statuses between them."""
     if last_event_id is not None:
-        version, place = map(int, last_event_id.split("."))
+        cursor, place = map(int, last_event_id.split("."))
     else:
-        version = run.version if after is None else after
+        cursor = run.cursor if after is None else after
         place = FAR
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "ETag": etag(run.version)}
-    stream = EventStream(parts, run, version, place)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "ETag": etag(run.cursor)}
+    stream = EventStream(parts, run, cursor, place)
     return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
 
 
 class EventStream:
     """One client's stream."""
 
-    def __init__(self, parts: ApiParts, run: FollowedRun, version: int, place: int) -> None:
-        """version, place: of the last event that the client has"""
+    def __init__(self, parts: ApiParts, run: FollowedRun, cursor: int, place: int) -> None:
+        """cursor, place: of the last event that the client has"""
         self._parts = parts
         self._run = run
-        self._version = version
+        self._cursor = cursor
         self._place = place
         self._told: object = None
         """the status that was sent last"""
@@ -97,15 +97,15 @@ class EventStream:
 
     async def _next(self) -> bytes:
         """What follows the last event that was sent; nothing while the database is away."""
-        reading = self._parts.store.runs.events(self._run.place.name, max(0, self._version - 1), PAGE)
+        reading = self._parts.store.runs.events(self._run.place.name, max(0, self._cursor - 1), PAGE)
         try:
             # to its end, also if the client goes meanwhile: a connection that is left in the middle is lost to the pool
             found = await asyncio.shield(reading)
         except DatabaseAway:
             return b""
-        new = [event for event in found if (event.version, event.place) > (self._version, self._place)]
+        new = [event for event in found if (event.cursor, event.place) > (self._cursor, self._place)]
         if new:
-            self._version = new[-1].version
+            self._cursor = new[-1].cursor
             self._place = new[-1].place
         return b"".join(map(_line, new))
 
@@ -127,8 +127,9 @@ class EventStream:
 
 
 def _line(event: StoredEvent) -> bytes:
-    body = msgspec.json.encode({"version": event.version, "at": event.at, **shown_record(event.body)})
-    return f"id: {event.version}.{event.place}\nevent: {event.kind}\ndata: ".encode() + body + b"\n\n"
+    where = {"cursor": event.cursor, "version": event.cursor}  # the second name is deprecated, for one more release
+    body = msgspec.json.encode({**where, "at": event.at, **shown_record(event.body)})
+    return f"id: {event.cursor}.{event.place}\nevent: {event.kind}\ndata: ".encode() + body + b"\n\n"
 
 
 def shown_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ async def list_steps(
     limit: Limit = 1000,
 ) -> Response:
     """Oldest first; all pages together have about so many points, each of one or many steps."""
-    start, version = _step(after), await parts.store.runs.cursor(run)
+    start, cursor = _step(after), await parts.store.runs.cursor(run)
 
     async def read() -> EncodedPage:
         found = await parts.store.runs.steps(run, asked.first, asked.last, asked.points)
@@ -56,7 +56,7 @@ async def list_steps(
         items = [_point(row) for row in rows[:limit]]
         return EncodedPage(msgspec.json.encode({"items": items, "next": following}), following)
 
-    page = await parts.answers.get((run, version, asked, start, limit), read)
+    page = await parts.answers.get((run, cursor, asked, start, limit), read)
     link_next(page.next, request, response)
     return Response(page.body, headers=dict(response.headers), media_type="application/json")
 

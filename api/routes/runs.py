@@ -54,7 +54,7 @@ async def list_runs(
 async def read_run(run: RunName, parts: Parts) -> Response:
     """What its dispatcher published last. Only a run whose folder is gone is read from SQL."""
     if run in parts.runs:
-        body, version = status_of(parts, run)
+        body, tag = status_of(parts, run)
     else:
         stored = await parts.store.runs.get(run)
         if stored is None:
@@ -62,8 +62,8 @@ async def read_run(run: RunName, parts: Parts) -> Response:
         assert stored is not None
         told = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
         body = told
-        version = etag(stored.version)
-    return Response(body, headers={"ETag": version}, media_type="application/json")
+        tag = etag(stored.cursor)
+    return Response(body, headers={"ETag": tag}, media_type="application/json")
 
 
 @router.post(
@@ -112,11 +112,11 @@ async def resume_run(run: Followed, parts: Parts, given: Given, body: Why | None
 
 def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
     """Of a run in SQL, or of one that is here."""
-    name, state, version = (row, "silent", 0) if isinstance(row, str) else (row.name, row.state, row.version)
+    name, state, cursor = (row, "silent", 0) if isinstance(row, str) else (row.name, row.state, row.cursor)
     status = None
     if name in parts.runs:
         run = parts.runs.get(name)
-        status, version = run.live.status, max(version, run.version)
+        status, cursor = run.live.status, max(cursor, run.cursor)
         is_over = state in ("stopped", "ended")
         if status is not None and not run.live.is_silent:
             state = status.state
@@ -125,18 +125,18 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
         elif not is_over:
             state = "silent"
     step, samples = (status.step, status.samples) if status is not None else (None, None)
-    return RunOutline(name=name, state=state, version=version, step=step, samples=samples)
+    return RunOutline(name=name, state=state, cursor=cursor, step=step, samples=samples)
 
 
 def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
     """A RunDetails of a run that is here, and its ETag; made once for all who read it until it changes."""
     run = parts.runs.get(name)
     is_live = not run.live.is_silent
-    of_what = run.live.encoded, run.version, is_live, run.is_starting
+    of_what = run.live.encoded, run.cursor, is_live, run.is_starting
     if run.told is None or run.told[0] != of_what:
         brief = outline(parts, name)
         body = details(brief, str(run.place.folder), run.place.topic(), run.live.encoded, is_live)
-        run.told = of_what, (body, etag(brief.version))
+        run.told = of_what, (body, etag(brief.cursor))
     return run.told[1]
 
 

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])
 @router.get("", summary="The settings of a run", **needs("read"))
 async def read_settings(run: Followed, parts: Parts, response: Response) -> EffectiveSettings:
     """Those it was started with, without secrets, and what was changed since."""
-    response.headers["ETag"] = etag(run.version)
+    response.headers["ETag"] = etag(run.cursor)
     changed: dict[str, CommandValue] = {}
     with suppress(DatabaseAway):
         changed = await _changed(parts, run.place.name)
@@ -34,11 +34,11 @@ async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
     newest: dict[str, tuple[int, str]] = {}
     events = await parts.store.runs.newest_events(run, "command", MOST_LISTED)
     answered = await parts.store.commands.list(run, None, MOST_LISTED)
-    told = [(event.version, event.body["verb"], event.body["value"]) for event in events]
-    told += [(row.version or 0, row.verb, row.value) for row in answered.rows if row.state == "done"]
-    for version, verb, value in told:
-        if verb in CHANGEABLE and version >= newest.get(verb, (0, ""))[0]:
-            newest[verb] = version, value
+    told = [(event.cursor, event.body["verb"], event.body["value"]) for event in events]
+    told += [(row.cursor or 0, row.verb, row.value) for row in answered.rows if row.state == "done"]
+    for cursor, verb, value in told:
+        if verb in CHANGEABLE and cursor >= newest.get(verb, (0, ""))[0]:
+            newest[verb] = cursor, value
     return {verb: value_of(verb, newest[verb][1]) for verb in CHANGEABLE if verb in newest}
 
 

@@ -47,7 +47,7 @@ async def list_workers(
     run: Followed, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[WorkerReading]:
     """As the dispatcher knows them, those that have left too, then other workers that are supervised."""
-    response.headers["ETag"] = etag(run.version)
+    response.headers["ETag"] = etag(run.cursor)
     return listed(page_of(await _workers(run), after, limit), lambda worker: worker, request, response)
 
 

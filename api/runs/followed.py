@@ -52,9 +52,9 @@ class FollowedRun:
     """its status as it was last answered, with its ETag, and what that was made from"""
 
     @property
-    def version(self) -> int:
-        """Of the journal, as far as it is known here: the ETag."""
-        return max(self.projector.newest, self.live.status.version if self.live.status is not None else 0)
+    def cursor(self) -> int:
+        """The end of the journal, as far as it is known here: the ETag."""
+        return max(self.projector.newest, self.live.status.cursor if self.live.status is not None else 0)
 
     @property
     def is_starting(self) -> bool:
@@ -63,8 +63,8 @@ class FollowedRun:
 
     @property
     def projection_lag(self) -> int:
-        """Versions of the journal that SQL does not have yet, as far as it is known here."""
-        return max(0, self.version - self.projector.projected)
+        """Frames of the journal that SQL does not have yet, as far as it is known here."""
+        return max(0, self.cursor - self.projector.projected)
 
 
 class FollowedRuns:

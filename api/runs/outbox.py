@@ -102,32 +102,33 @@ class Outbox:
         await self._projector.finish()
         stored = await self._store.runs.get(self._place.name)
         rest = await asyncio.to_thread(rest_of, self._place.folder / JOURNAL)
-        if stored is None or rest is None or stored.version != rest.version:
+        if stored is None or rest is None or stored.cursor != rest.cursor:
             return ""
         return f"run {self._place.name!r} {OVER if stored.state == 'ended' else STOPPED}"
 
     async def _send(self, command: StoredCommand) -> None:
         """Raises NoAnswer if it is not known whether the command was carried out."""
         try:
-            if command.verb == ADD:
-                text = await asyncio.to_thread(self._add_worker, command)
-                reach("command_answered")
-                await self._record_answer(command, "accepted", text)  # no journal has the worker before it joins
-            else:
-                answer = await asyncio.to_thread(self._give, command)
-                reach("command_answered")
-                version = answer.version if answer.outcome == "accepted" else None
-                await self._record_answer(command, answer.outcome, answer.text, version)
+            outcome, text, cursor = await asyncio.to_thread(self._carry_out, command)
+            reach("command_answered")
+            await self._record_answer(command, outcome, text, cursor)
         except CommandRefused as refused:
             await self._record_answer(command, "refused", str(refused))
 
+    def _carry_out(self, command: StoredCommand) -> tuple[Outcome, str, int | None]:
+        """The outcome, its text, and the cursor of the command in the journal, if it is there."""
+        if command.verb == ADD:
+            return "accepted", self._add_worker(command), None  # no journal has the worker before it joins
+        answer = self._give(command)
+        return answer.outcome, answer.text, answer.cursor if answer.outcome == "accepted" else None
+
     async def _record_answer(
-        self, command: StoredCommand, outcome: Outcome, text: str, version: int | None = None
+        self, command: StoredCommand, outcome: Outcome, text: str, cursor: int | None = None
     ) -> None:
-        """version: of the journal that has the command."""
-        await self._store.commands.record_answer(command.id, outcome, text, version)
+        """cursor: of the command in the journal."""
+        await self._store.commands.record_answer(command.id, outcome, text, cursor)
         reach("command_settled")
-        self._projector.hear(version or 0)
+        self._projector.hear(cursor or 0)
         structlog.get_logger().info("command settled", id=command.id, verb=command.verb, outcome=outcome, text=text)
         self._recent[command.id] = None
         if len(self._recent) > MOST_RECENT:

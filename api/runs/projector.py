@@ -23,7 +23,7 @@ from api.store.rows import ProjectedJournal
 from api.store.store import SqlStore
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.feed.client import read_feed
-from dispatch.feed.page import FeedPage, Versioned, cursor_in
+from dispatch.feed.page import FeedPage, PlacedRecord, cursor_in
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalTail, identity_of, rest_of
 from infra.base.errors import FreshetError
@@ -48,9 +48,9 @@ class Projector:
         self._at: ProjectedJournal | None = None
         """how far the database is; None: it has to be asked"""
         self.projected = 0
-        """version up to which SQL has the journal, as far as it is known here"""
+        """cursor up to which SQL has the journal, as far as it is known here"""
         self.newest = 0
-        """version of the journal, as far as it is known here"""
+        """the end of the journal, as far as it is known here"""
         self.changed = asyncio.Event()
         """set, and replaced by another, whenever rows were written"""
         self._has_ended = threading.Event()
@@ -83,7 +83,7 @@ class Projector:
         if self._at is None:
             self._at = await self._store.runs.projected(self._place.name)
         page = await asyncio.to_thread(self._read, endpoint, self._at)
-        cursor = cursor_in(page.journal, page.newest, self._at.version, self._at.identity)
+        cursor = cursor_in(page.journal, page.newest, self._at.cursor, self._at.identity)
         self.projected = cursor
         if page.next > cursor or page.journal != self._at.identity:
             self._at = await self._take_in(page, self._at)
@@ -107,9 +107,9 @@ class Projector:
             place.name, str(place.folder), place.shown_settings(), place.topic(), identity_of(place.folder / JOURNAL)
         )
 
-    def hear(self, version: int) -> None:
-        """Somebody says that the journal has this version: what is read from now on is told with it, or a later one."""
-        self.newest = max(self.newest, version)
+    def hear(self, cursor: int) -> None:
+        """Notes that the journal reaches this cursor: answers from now on name it, or a later one."""
+        self.newest = max(self.newest, cursor)
 
     def _log_unread(self, error: NoAnswer | CommandRefused) -> None:
         """Dispatchers come and go; one that is there and refuses, as it does a cursor of another run, does so again."""
@@ -146,7 +146,7 @@ class Projector:
         return read_feed(
             endpoint=endpoint,
             run=place.name,
-            cursor=at.version,
+            cursor=at.cursor,
             curve=place.curve(),
             timeout_seconds=FEED_SECONDS,
             reader=reader,
@@ -156,21 +156,21 @@ class Projector:
 
 
 def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:
-    """What follows a version in the files of a journal that nobody writes any more."""
+    """What follows a cursor in the files of a journal that nobody writes any more."""
     rest = rest_of(journal)
     identity = identity_of(journal)
     if rest is None:
         return
-    newest = rest.version
-    cursor = cursor_in(identity, newest, at.version, at.identity) if identity else at.version
+    newest = rest.cursor
+    cursor = cursor_in(identity, newest, at.cursor, at.identity) if identity else at.cursor
     if newest <= cursor:
         return
     tail = JournalTail(journal, cursor)
-    after = tail.version
-    records = list[Versioned]()
-    for version, together in tail.read(newest):
-        records += [Versioned(version, record) for record in together]
-        if len(records) >= PAGE_RECORDS or version == newest:
-            yield FeedPage(after, version, newest, tuple(records), identity)
-            after = version
+    after = tail.cursor
+    records = list[PlacedRecord]()
+    for end, together in tail.read(newest):
+        records += [PlacedRecord(end, record) for record in together]
+        if len(records) >= PAGE_RECORDS or end == newest:
+            yield FeedPage(after, end, newest, tuple(records), identity)
+            after = end
             records = []

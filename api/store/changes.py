@@ -1,6 +1,6 @@
 """What records of a journal change in the tables: a pure mapping, from records to rows.
 
-What a record changes follows from the record, its version and what came before it in the same page; only whether the
+What a record changes follows from the record, its cursor and what came before it in the same page; only whether the
 run has begun, and the time of its newest event, is asked of the database. So pages of any size come to the same rows.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dispatch.commands.stop import STOPPED
-from dispatch.feed.page import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, PlacedRecord
 from dispatch.journal.records import (
     PRESENT_NAMES,
     AlphaChanged,
@@ -73,43 +73,43 @@ class Changes:
 def fold(page: FeedPage, cursor: int, has_begun: bool, last_at: float | None, read_at: float) -> Changes:
     """What a page changes in tables that have everything up to a cursor."""
     changes = Changes(has_begun, last_at, read_at)
-    records = [one for one in page.records if one.version > cursor]
+    records = [one for one in page.records if one.cursor > cursor]
     if page.after > cursor:
         _add_gap(changes, cursor, page.after, records)
-    for version, together in groupby(records, lambda one: one.version):
+    for at, together in groupby(records, lambda one: one.cursor):
         for place, one in enumerate(together):
-            _add(changes, one.record, version, place)
+            _add(changes, one.record, at, place)
     return changes
 
 
-def _add_gap(changes: Changes, cursor: int, last: int, records: list[Versioned]) -> None:
-    """Versions were trimmed before they were read: the record that opens what is left says where it goes on."""
+def _add_gap(changes: Changes, cursor: int, last: int, records: list[PlacedRecord]) -> None:
+    """Records were trimmed before they were read: the record that opens what is left says where it goes on."""
     body = {"first": cursor + 1, "last": last}
-    changes.events.append({"version": last, "place": 0, "kind": GAP, "body": body, "at": changes.read_at})
+    changes.events.append({"cursor": last, "place": 0, "kind": GAP, "body": body, "at": changes.read_at})
     if records and isinstance(opening := records[0].record, CheckpointBegun) and opening.opens:
         changes.steps_void_after = opening.step
 
 
-def _add(changes: Changes, record: AnyRecord, version: int, place: int) -> None:
+def _add(changes: Changes, record: AnyRecord, cursor: int, place: int) -> None:
     if isinstance(record, StepDecided):
         changes.steps[record.step] = decided(record)
         return
     if isinstance(record, StepDone):
         changes.steps[record.step] = done(record, changes.steps.get(record.step))
         return
-    key = {"version": version, "place": place}
+    key = {"cursor": cursor, "place": place}
     changes.events.append(key | _event(changes, record))
     match record:
         case Begun():
             _begin(changes, record)
         case GenerationStarted():
-            changes.generations[record.number] = _generation(record, version)
+            changes.generations[record.number] = _generation(record, cursor)
             changes.restated.pop(record.number, None)
             _set_state(changes, "running", None)
         case CheckpointBegun():
-            _begin_checkpoint(changes, record, version)
+            _begin_checkpoint(changes, record, cursor)
         case CheckpointTaken():
-            changes.checkpoints[record.number] = _checkpoint(record, version, "taken", told(record.at_seconds))
+            changes.checkpoints[record.number] = _checkpoint(record, cursor, "taken", told(record.at_seconds))
         case Commanded():
             _complete_command(changes, record, key)
         case AlphaChanged():
@@ -185,15 +185,15 @@ def _set_state(changes: Changes, state: str, ended_at: float | None) -> None:
     changes.has_begun = True
 
 
-def _begin_checkpoint(changes: Changes, record: CheckpointBegun, version: int) -> None:
+def _begin_checkpoint(changes: Changes, record: CheckpointBegun, cursor: int) -> None:
     if not changes.has_begun:
         _begin(changes, record.begun)
     if record.generation.number not in changes.generations:
-        changes.restated.setdefault(record.generation.number, _generation(record.generation, version))
-    changes.checkpoints[record.number] = _checkpoint(record, version, "begun", changes.last_at)
+        changes.restated.setdefault(record.generation.number, _generation(record.generation, cursor))
+    changes.checkpoints[record.number] = _checkpoint(record, cursor, "begun", changes.last_at)
 
 
-def _generation(record: GenerationStarted, version: int) -> Row:
+def _generation(record: GenerationStarted, cursor: int) -> Row:
     return {
         "number": record.number,
         "members": plain(record.members),
@@ -201,18 +201,18 @@ def _generation(record: GenerationStarted, version: int) -> Row:
         "base": record.base,
         "reason": plain(record.reason),
         "at": told(record.at_seconds),
-        "version": version,
+        "cursor": cursor,
     }
 
 
-def _checkpoint(record: CheckpointBegun | CheckpointTaken, version: int, state: str, at: float | None) -> Row:
+def _checkpoint(record: CheckpointBegun | CheckpointTaken, cursor: int, state: str, at: float | None) -> Row:
     positions = msgspec.to_builtins(record.positions, str_keys=True)
     named = {"number": record.number, "step": record.step, "samples": record.samples, "positions": positions}
-    return named | {"state": state, "at": at, "version": version}
+    return named | {"state": state, "at": at, "cursor": cursor}
 
 
 def _complete_command(changes: Changes, record: Commanded, key: Row) -> None:
-    answer = {"text": plain(record.text), "version": key["version"], "done_at": told(record.at_seconds)}
+    answer = {"text": plain(record.text), "cursor": key["cursor"], "done_at": told(record.at_seconds)}
     changes.settled.setdefault(record.id, answer)
     if record.verb != STOPPED:
         changes.given.setdefault(record.id, _given(record))

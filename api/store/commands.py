@@ -59,14 +59,14 @@ class CommandTable:
             return tuple(to_row(StoredCommand, row) for row in found)
 
     async def record_answer(
-        self, command_id: str, outcome: Outcome, text: str, version: int | None = None
+        self, command_id: str, outcome: Outcome, text: str, cursor: int | None = None
     ) -> StoredCommand | None:
         """Enters the answer, unless there is one; the command as it then is, None if there is none of that id.
 
-        version: of the journal that has the command.
+        cursor: of the command in the journal.
         """
         state: CommandState = "done" if outcome == "accepted" else "refused"
-        answer = {"state": state, "outcome": outcome, "text": plain(text), "version": version, "done_at": time.time()}
+        answer = {"state": state, "outcome": outcome, "text": plain(text), "cursor": cursor, "done_at": time.time()}
         async with self._database.writing() as connection:
             await connection.execute(
                 update(CommandRow).where(CommandRow.id == command_id, CommandRow.state == "pending").values(answer)
@@ -113,7 +113,7 @@ async def _enter(connection: AsyncConnection, wanted: NewCommand) -> StoredComma
         state="pending",
         outcome=None,
         text="",
-        version=None,
+        cursor=None,
         created_at=created_at,
         done_at=None,
     )

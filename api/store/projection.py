@@ -34,18 +34,19 @@ from dispatch.feed.page import FeedPage
 from infra.web.store.tables import AuditRow, SqlTable
 
 SUMMED = ("steps", "samples", "clicks", "seconds", "decide_seconds", "moved_bytes")
-NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": "seen", "version": 0}
+NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": "seen", "cursor": 0}
 
 
 async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
     """Takes a page in; returns the cursor to ask for next. The connection has a transaction for writing."""
     await enter(connection, RunRow, [NEW_RUN | {"name": run}], replaces=False)
-    locked = select(RunRow.version, RunRow.state, RunRow.journal).where(RunRow.name == run).with_for_update()
+    locked = select(RunRow.cursor, RunRow.state, RunRow.journal).where(RunRow.name == run).with_for_update()
     cursor, state, journal = (await connection.execute(locked)).one()
     if page.newest < cursor:
         raise JournalDiffers(
-            f"the journal of run {run} has version {page.newest}; expected {cursor} or later, which was read before; "
-            "its folder was put back to an earlier state: give the run another name, or remove it from the database"
+            f"the journal of run {run} ends at cursor {page.newest}; expected {cursor} or later, which was read "
+            "before; its folder was put back to an earlier state: give the run another name, or remove it from the "
+            "database"
         )
     named = {"journal": page.journal or journal}
     if page.next <= cursor:
@@ -55,7 +56,7 @@ async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
     await _remove_void(connection, run, changes)
     await _enter_changes(connection, run, changes)
     await _enter_steps(connection, run, changes)
-    moved = update(RunRow).where(RunRow.name == run).values(version=page.next, **named, **changes.run)
+    moved = update(RunRow).where(RunRow.name == run).values(cursor=page.next, **named, **changes.run)
     await connection.execute(moved)
     return page.next
 
@@ -65,7 +66,7 @@ async def _last_at(connection: AsyncConnection, run: str) -> float | None:
     newest = (
         select(EventRow.at)
         .where(EventRow.run == run, EventRow.kind != GAP)
-        .order_by(EventRow.version.desc(), EventRow.place.desc())
+        .order_by(EventRow.cursor.desc(), EventRow.place.desc())
         .limit(1)
     )
     return await connection.scalar(newest)

@@ -39,7 +39,7 @@ class RunTables:
         journal: its identity; nothing changes about a run whose journal is known to be another one.
         """
         known = {"folder": plain(folder), "settings": plain(settings)}
-        is_same = or_(RunRow.version == 0, RunRow.journal == "", RunRow.journal == journal)
+        is_same = or_(RunRow.cursor == 0, RunRow.journal == "", RunRow.journal == journal)
         async with self._database.writing() as connection:
             await enter(connection, RunRow, [NEW_RUN | {"name": name}], replaces=False)
             await connection.execute(update(RunRow).where(RunRow.name == name, is_same).values(**known))
@@ -50,14 +50,14 @@ class RunTables:
             return to_row(StoredRun, found.one())
 
     async def cursor(self, run: str) -> int:
-        """Version up to which the run's journal has been projected; 0 for a run that is not known."""
+        """Cursor up to which the run's journal has been projected; 0 for a run that is not known."""
         async with self._database.reading() as connection:
-            return await connection.scalar(select(RunRow.version).where(RunRow.name == run)) or 0
+            return await connection.scalar(select(RunRow.cursor).where(RunRow.name == run)) or 0
 
     async def projected(self, run: str) -> ProjectedJournal:
         """The same with the journal's identity."""
         async with self._database.reading() as connection:
-            chosen = select(RunRow.journal, RunRow.version).where(RunRow.name == run)
+            chosen = select(RunRow.journal, RunRow.cursor).where(RunRow.name == run)
             found = (await connection.execute(chosen)).one_or_none()
             return ProjectedJournal("", 0) if found is None else ProjectedJournal(*found)
 
@@ -87,32 +87,32 @@ class RunTables:
         return await self._page(StoredGeneration, GenerationRow, [GenerationRow.number], run, after, limit)
 
     async def alpha_changes(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredAlphaChange]:
-        key = [AlphaChangeRow.version, AlphaChangeRow.place]
+        key = [AlphaChangeRow.cursor, AlphaChangeRow.place]
         return await self._page(StoredAlphaChange, AlphaChangeRow, key, run, after, limit)
 
     async def checkpoints(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredCheckpoint]:
         return await self._page(StoredCheckpoint, CheckpointRow, [CheckpointRow.number], run, after, limit)
 
     async def faults(self, run: str, after: str | None = None, limit: int = 100) -> Page[StoredFault]:
-        return await self._page(StoredFault, FaultRow, [FaultRow.version, FaultRow.place], run, after, limit)
+        return await self._page(StoredFault, FaultRow, [FaultRow.cursor, FaultRow.place], run, after, limit)
 
-    async def events(self, run: str, after_version: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
-        """Events of later versions, oldest first; those of one version together, even if that is over the limit."""
+    async def events(self, run: str, after_cursor: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
+        """Events after a cursor, oldest first; those of one frame together, even if that is over the limit."""
         limit = max(1, min(limit, MOST_ROWS))
-        query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.version > after_version)
-        ordered = query.order_by(EventRow.version, EventRow.place)
+        query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.cursor > after_cursor)
+        ordered = query.order_by(EventRow.cursor, EventRow.place)
         async with self._database.reading() as connection:
             found = (await connection.execute(ordered.limit(limit))).all()
             if len(found) == limit:
                 last = found[-1]._mapping
-                rest = ordered.where(EventRow.version == last["version"], EventRow.place > last["place"])
+                rest = ordered.where(EventRow.cursor == last["cursor"], EventRow.place > last["place"])
                 found = [*found, *(await connection.execute(rest)).all()]
             return tuple(to_row(StoredEvent, row) for row in found)
 
     async def newest_events(self, run: str, kind: str, limit: int = 100) -> tuple[StoredEvent, ...]:
         """Events of one kind, newest first."""
         query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.kind == kind)
-        ordered = query.order_by(EventRow.version.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
+        ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
         async with self._database.reading() as connection:
             return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
 

@@ -13,7 +13,7 @@ from api.store.tables import ALL_TABLES
 HEAD = """# Tables
 
 The control plane stores these tables in a SQLite file or in PostgreSQL. The journal of a run is the source of truth:
-all tables except commands, audit and tokens are read from it, in one transaction with the version that they reach.
+all tables except commands, audit and tokens are read from it, in one transaction with the cursor that they reach.
 Times are seconds since 1970. The database is migrated to the newest schema whenever it is opened.
 
 This page is printed by `python -m api.store.reference`.

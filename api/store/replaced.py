@@ -2,7 +2,7 @@
 
 The new run has the name, since people ask by it for what goes on now. The rows of the old one are moved, in small
 transactions, so that others who write wait for none of them; nothing of the new one is entered before they have been. A
-crash in between leaves a run of the new name with version 0, and the next attempt goes on with it. Commands and the
+crash in between leaves a run of the new name with cursor 0, and the next attempt goes on with it. Commands and the
 audit trail stay where they are: they tell what people asked of a name, and when.
 """
 
@@ -32,11 +32,11 @@ FRESH = NEW_RUN | {"begun_at": None, "ended_at": None}
 
 async def is_replaced(connection: AsyncConnection, run: str, page: FeedPage) -> bool:
     """Whether what SQL has under this name is of another journal than the page."""
-    chosen = select(RunRow.version, RunRow.journal).where(RunRow.name == run).with_for_update()
+    chosen = select(RunRow.cursor, RunRow.journal).where(RunRow.name == run).with_for_update()
     found = (await connection.execute(chosen)).one_or_none()
-    if found is None or not found.version or not page.journal:
+    if found is None or not found.cursor or not page.journal:
         return False
-    return cursor_in(page.journal, page.newest, found.version, found.journal) == 0
+    return cursor_in(page.journal, page.newest, found.cursor, found.journal) == 0
 
 
 async def set_apart(database: Database, run: str, journal: str) -> None:
@@ -58,7 +58,7 @@ async def _begin(database: Database, run: str, journal: str) -> str | None:
             return None
         was = row["journal"] or uuid4().hex
         await connection.execute(update(RunRow).where(RunRow.name == run).values(journal=was))
-        begun = select(RunRow.name).where(RunRow.journal == was, RunRow.name != run, RunRow.version == 0)
+        begun = select(RunRow.name).where(RunRow.journal == was, RunRow.name != run, RunRow.cursor == 0)
         wanted = f"{run[:LONGEST_NAME]}.{was[:SHOWN_LETTERS]}"
         apart = await connection.scalar(begun) or await _free_name(connection, wanted)
         await enter(connection, RunRow, [NEW_RUN | {"name": apart, "journal": was}], replaces=False)
@@ -94,7 +94,7 @@ async def _finish(database: Database, run: str, apart: str, journal: str) -> Non
         await connection.execute(update(RunRow).where(RunRow.name == apart).values(**known))
         await connection.execute(update(RunRow).where(RunRow.name == run).values(**FRESH, journal=journal))
     hint = "a run began anew under the name of another one, whose rows are kept under a name of their own"
-    structlog.get_logger().warning(hint, run=run, kept_as=apart, version=row["version"])
+    structlog.get_logger().warning(hint, run=run, kept_as=apart, cursor=row["cursor"])
 
 
 async def _lock(connection: AsyncConnection, run: str) -> dict[str, Any] | None:

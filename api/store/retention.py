@@ -79,14 +79,14 @@ async def _floor(connection: AsyncConnection, run: str, level: int, kept: int) -
 
 
 async def _prune_events(database: Database, run: str, retention: Retention) -> int:
-    key = (EventRow.version, EventRow.place)
+    key = (EventRow.cursor, EventRow.place)
     removed = 0
     if retention.events is not None:
-        newest = select(EventRow.version).where(EventRow.run == run).order_by(*(column.desc() for column in key))
+        newest = select(EventRow.cursor).where(EventRow.run == run).order_by(*(column.desc() for column in key))
         async with database.reading() as connection:
             last = await connection.scalar(newest.offset(retention.events).limit(1))
         if last is not None:
-            removed += await _prune_where(database, run, EventRow.version <= last)
+            removed += await _prune_where(database, run, EventRow.cursor <= last)
     if retention.age_seconds is not None:
         removed += await _prune_where(database, run, EventRow.at < time.time() - retention.age_seconds)
     return removed
@@ -94,9 +94,9 @@ async def _prune_events(database: Database, run: str, retention: Retention) -> i
 
 async def _prune_where(database: Database, run: str, is_old: Any) -> int:
     """Removes events, oldest first."""
-    old = select(EventRow.version, EventRow.place).where(EventRow.run == run, is_old)
-    old = old.order_by(EventRow.version, EventRow.place).limit(BATCH)
-    chosen = tuple_(EventRow.version, EventRow.place).in_(old)
+    old = select(EventRow.cursor, EventRow.place).where(EventRow.run == run, is_old)
+    old = old.order_by(EventRow.cursor, EventRow.place).limit(BATCH)
+    chosen = tuple_(EventRow.cursor, EventRow.place).in_(old)
     removed = 0
     while count := await _execute(database, delete(EventRow).where(EventRow.run == run, chosen)):
         removed += count

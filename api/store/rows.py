@@ -28,8 +28,8 @@ class StoredRun:
     begun_at: float | None
     ended_at: float | None
     """when it was stopped or ended; None while it runs"""
-    version: int
-    """of the journal, up to which it has been read: the ETag"""
+    cursor: int
+    """up to which its journal has been read: the ETag"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProjectedJournal:
 
     identity: str
     """of the journal; empty: not known"""
-    version: int
+    cursor: int
     """up to which it has been read"""
 
 
@@ -53,7 +53,7 @@ class StoredGeneration:
     base: int | None
     reason: str
     at: float | None
-    version: int
+    cursor: int
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class StoredAlphaChange:
     """A change of α: by a person, or by the dispatcher itself."""
 
     run: str
-    version: int
+    cursor: int
     place: int
     step: int
     alpha: float | None
@@ -108,7 +108,7 @@ class StoredCheckpoint:
     """by partition: offset and index"""
     state: CheckpointStanding
     at: float | None
-    version: int
+    cursor: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class StoredFault:
     """Something failed, and the run went back to a checkpoint."""
 
     run: str
-    version: int
+    cursor: int
     place: int
     step: int
     generation: int
@@ -127,14 +127,14 @@ class StoredFault:
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """A record of the journal that is not about a step; or a gap: versions that were trimmed before they were read."""
+    """A record of the journal that is not about a step; or a gap: records that were trimmed before they were read."""
 
     run: str
-    version: int
+    cursor: int
     place: int
-    """among the records of its version"""
+    """among the records of its frame"""
     kind: str
-    """the record's tag; or gap: body has the first and the last version that are missing"""
+    """the record's tag; or gap: body has the first and the last cursor that are missing"""
     body: dict[str, Any]
     at: float
 
@@ -151,7 +151,7 @@ class StoredCommand:
     worker: str
     value: str
     expected: int
-    """version of the journal that it was given on; -1: any"""
+    """cursor that it was given at; -1: any"""
     actor: str
     reason: str
     state: CommandState
@@ -159,8 +159,8 @@ class StoredCommand:
     """None: it has not been answered"""
     text: str
     """the answer, for people"""
-    version: int | None
-    """of the journal that has it"""
+    cursor: int | None
+    """of the command in the journal"""
     created_at: float
     done_at: float | None
 

@@ -43,8 +43,8 @@ class RunRow(SqlTable):
     begun_at: Mapped[float | None]
     ended_at: Mapped[float | None]
     """Time at which it was stopped or ended."""
-    version: Mapped[int]
-    """Version of the journal up to which it is projected."""
+    cursor: Mapped[int]
+    """Position up to which the journal is projected."""
     journal: Mapped[str] = mapped_column(server_default="")
     """Identity of the journal; empty: not known, for runs projected before identities existed."""
 
@@ -64,7 +64,7 @@ class GenerationRow(SqlTable):
     """Checkpoint that the model went back to; 0: the empty model; null: the model continued unchanged."""
     reason: Mapped[str]
     at: Mapped[float | None]
-    version: Mapped[int]
+    cursor: Mapped[int]
 
 
 class StepRow(SqlTable):
@@ -103,9 +103,9 @@ class AlphaChangeRow(SqlTable):
     __table_args__ = (CheckConstraint("mode IN ('manual', 'auto')", name="mode"),)
 
     run: Mapped[str] = of_run()
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    cursor: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Place among the records of its version."""
+    """Place among the records of its frame."""
     step: Mapped[int]
     """The newest step at that time."""
     alpha: Mapped[float | None]
@@ -137,7 +137,7 @@ class CheckpointRow(SqlTable):
     state: Mapped[str]
     """begun: not complete yet, or failed; taken; void: its steps were decided again afterwards."""
     at: Mapped[float | None]
-    version: Mapped[int]
+    cursor: Mapped[int]
 
 
 class FaultRow(SqlTable):
@@ -146,9 +146,9 @@ class FaultRow(SqlTable):
     __tablename__ = "faults"
 
     run: Mapped[str] = of_run()
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    cursor: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Place among the records of its version."""
+    """Place among the records of its frame."""
     step: Mapped[int]
     """The newest step at that time."""
     generation: Mapped[int]
@@ -164,11 +164,11 @@ class EventRow(SqlTable):
     __tablename__ = "events"
 
     run: Mapped[str] = of_run()
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    cursor: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Place among the records of its version."""
+    """Place among the records of its frame."""
     kind: Mapped[str]
-    """Tag of the record; gap: versions that were trimmed from the journal before they could be read."""
+    """Tag of the record; gap: records that were trimmed from the journal before they could be read."""
     body: Mapped[dict[str, Any]]
     at: Mapped[float | None]
     """Time of the record; for a gap, when it was found; for a record without a time, that of the event before it."""
@@ -196,15 +196,15 @@ class CommandRow(SqlTable):
     worker: Mapped[str]
     value: Mapped[str]
     expected: Mapped[int]
-    """Version of the journal that the command is based on; -1: any."""
+    """Cursor that the command was given at; -1: any."""
     actor: Mapped[str]
     reason: Mapped[str]
     state: Mapped[str]
     outcome: Mapped[str | None]
-    """accepted: carried out; refused; outdated: others came after the version it was given on; null: no answer yet"""
+    """accepted: carried out; refused; outdated: others came after the cursor it was given at; null: no answer yet"""
     text: Mapped[str]
     """The answer."""
-    version: Mapped[int | None]
-    """Version of the journal that contains it."""
+    cursor: Mapped[int | None]
+    """Cursor of the command in the journal."""
     created_at: Mapped[float]
     done_at: Mapped[float | None]

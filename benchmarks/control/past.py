@@ -3,7 +3,7 @@
 import time
 
 from api.store.store import SqlStore
-from dispatch.feed.page import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, PlacedRecord
 from dispatch.journal.records import StepDecided, StepDone, StepFigures
 from ingest.batches.manifest import Manifest
 
@@ -24,9 +24,11 @@ async def fill(store: SqlStore, run: str, steps: int) -> float:
 
 
 def steps_page(run: str, first: int, last: int) -> FeedPage:
-    """A page with these steps, each decided in one version and trained in the next."""
+    """A page with these steps, each decided in one frame and trained in the next."""
     steps = range(first, last + 1)
-    records = [each for k in steps for each in (Versioned(2 * k, _decided(run, k)), Versioned(2 * k + 1, _done(k)))]
+    records = [
+        each for k in steps for each in (PlacedRecord(2 * k, _decided(run, k)), PlacedRecord(2 * k + 1, _done(k)))
+    ]
     return FeedPage(2 * first - 1, 2 * last + 1, 2 * last + 1, tuple(records))
 
 

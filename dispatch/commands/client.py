@@ -46,7 +46,7 @@ def tell(
     """Has a command carried out; raises CommandOutdated, CommandRefused or NoAnswer."""
     answer = give(endpoint, asked, curve, timeout_seconds)
     if answer.outcome == "outdated":
-        raise CommandOutdated(answer.text, answer.version)
+        raise CommandOutdated(answer.text, answer.cursor)
     if answer.outcome == "refused":
         raise CommandRefused(answer.text)
     return answer

@@ -18,7 +18,7 @@ from ps.phases import MOST_WORKERS
 MOST_LISTED = 4 * MOST_WORKERS
 """of a list: members, those that wait for the next generation, and those that leave"""
 Outcome = Literal["accepted", "refused", "outdated"]
-"""accepted: it has been carried out; refused: it cannot be; outdated: others came after the version it was given on"""
+"""accepted: it has been carried out; refused: it cannot be; outdated: others came after the cursor it was given at"""
 MemberStanding = Literal["waiting", "training", "parked", "draining", "lost"]
 """waiting: it has joined, and the next generation will have it"""
 MemberNumber = Annotated[int, Meta(ge=-1, lt=MOST_WORKERS)]
@@ -49,7 +49,7 @@ class Command(Header, frozen=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
     """why, for the record"""
     expected: Step = -1
-    """version of the journal that it was given on; outdated if a command or a change of α came after it; -1: any"""
+    """cursor that it was given at; outdated if a command or a change of α came after it; -1: any"""
     given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
     """since 1970; refused if the run was stopped after that; 0: now"""
 
@@ -66,8 +66,8 @@ class CommandAnswered(Header, frozen=True):
     outcome: Outcome
     text: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
     """what has happened, or why nothing has; for people"""
-    version: Number
-    """of the journal: with the command in it if that was accepted, else the newest"""
+    cursor: Number
+    """of the command in the journal if it was accepted, else the end of the journal"""
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ import threading
 import msgspec
 
 from dispatch.commands.client import TIMEOUT_SECONDS, request
-from dispatch.feed.page import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, PlacedRecord
 from dispatch.feed.protocol import FEED, JournalPage, ReadJournal
 from dispatch.journal.records import AnyRecord
 from infra.base.errors import WireError
@@ -29,7 +29,7 @@ def read_feed(
     given_up: threading.Event | None = None,
     journal: str = "",
 ) -> FeedPage:
-    """The records that follow a version of the journal; empty if there is none within a second.
+    """The records that follow a cursor; empty if there is none within a second.
 
     reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. given_up: set by
     who needs no answer any more. journal: which one the cursor is of; empty: not known. Raises CommandRefused with the
@@ -45,7 +45,7 @@ def read_feed(
             f"a page of the journal of run {run!r} cannot be read: {error}; expected the records of one version of "
             "Freshet; run one version in all processes"
         ) from error
-    return FeedPage(told.after, told.next, told.newest, tuple(Versioned(*each) for each in found), told.journal)
+    return FeedPage(told.after, told.next, told.newest, tuple(PlacedRecord(*each) for each in found), told.journal)
 
 
 def _as_list(count: int, content: bytes) -> bytes:

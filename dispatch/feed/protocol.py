@@ -17,7 +17,7 @@ class PageArrays(NamedTuple):
     """Records of a journal."""
 
     records: U8
-    """MessagePack: pairs of version and record, one after the other"""
+    """MessagePack: pairs of cursor and record, one after the other"""
 
 
 class QuestionArrays(NamedTuple):
@@ -36,7 +36,7 @@ class ScoreArrays(NamedTuple):
 
 # ── readers and servers → dispatcher ──────────────────────────────────────────────────────────────────────────────────
 class ReadJournal(Header, frozen=True):
-    """Asks for what follows a version of the journal; generation and step are -1."""
+    """Asks for what follows a cursor; generation and step are -1."""
 
     cursor: Number
     """everything up to it is kept where the reader is"""

@@ -66,7 +66,7 @@ class FeedServer:
         self._audience = audience or Audience()
         self._waiting: list[WaitingReader] = []
         self._places: dict[int, JournalTail] = {}
-        """by the version up to which each has been read"""
+        """by the cursor up to which each has been read"""
         self._encoder = msgspec.msgpack.Encoder()
         self._ended, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="feed", daemon=True)
@@ -97,7 +97,7 @@ class FeedServer:
         if isinstance(waiting.asked.message, Live):
             return self._is_told(waiting)
         asked: ReadJournal = waiting.asked.message
-        newest = self._journal.version
+        newest = self._journal.cursor
         cursor = cursor_in(self._journal.identity, newest, asked.cursor, known=asked.journal)
         if cursor == newest and monotonic() < waiting.until:
             return False
@@ -137,7 +137,7 @@ class FeedServer:
     def _answer(self, asked: Asked, cursor: int, newest: int) -> None:
         if cursor > newest:
             reason = (
-                f"version {cursor} is not in the journal, which has {newest} versions; expected one that was handed "
+                f"cursor {cursor} is not in the journal, which ends at cursor {newest}; expected one that was handed "
                 "out before; the run's folder was put back to an earlier state: give the run another name, or its API "
                 "another database"
             )
@@ -145,16 +145,16 @@ class FeedServer:
             return
         self._journal.readers.note(asked.message.reader, cursor)
         place = self._find(cursor)
-        after = place.version
+        after = place.cursor
         records = list[bytes]()
         with suppress(SegmentGone):  # dropped meanwhile: the next request finds what is left
             self._fill(records, place, newest)
-            self._places[place.version] = place
+            self._places[place.cursor] = place
         at = {"run": asked.message.run, "generation": self._journal.generation, "step": -1}
         page = JournalPage(
             **at,
             after=after,
-            next=place.version,
+            next=place.cursor,
             newest=newest,
             records=len(records),
             journal=self._journal.identity,
@@ -169,11 +169,11 @@ class FeedServer:
         return JournalTail(self._journal.own_folder, cursor)
 
     def _fill(self, page: list[bytes], place: JournalTail, newest: int) -> None:
-        """Adds what follows a place, each record encoded with its version."""
+        """Adds what follows a place, each record encoded with its cursor."""
         size = 0
-        for version, records in place.read(newest):
+        for cursor, records in place.read(newest):
             for record in records:
-                page.append(self._encoder.encode((version, stripped(record))))
+                page.append(self._encoder.encode((cursor, stripped(record))))
                 size += len(page[-1])
             if len(page) >= PAGE_RECORDS or size >= PAGE_BYTES:
                 return

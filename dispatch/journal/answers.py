@@ -2,6 +2,9 @@
 
 import msgspec
 
+CURSOR_ON_DISK = "version"
+"""what checkpoints call a cursor: they are read by later releases, and were written by earlier ones"""
+
 
 class CommandAnswer(msgspec.Struct, frozen=True):
     """The answer to a command that was carried out."""
@@ -10,5 +13,5 @@ class CommandAnswer(msgspec.Struct, frozen=True):
     """Id of the command."""
     text: str
     """What has happened, for people."""
-    version: int
-    """Version of the journal that contains the command."""
+    cursor: int = msgspec.field(name=CURSOR_ON_DISK)
+    """Cursor of the command in the journal."""

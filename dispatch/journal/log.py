@@ -154,11 +154,11 @@ class JournalTail:
         """Where the next frame begins in the segment."""
         self._frame = self._segment
         """Number of the next frame."""
-        self.version = max(cursor, self._segment)
+        self.cursor = max(cursor, self._segment)
         """Frames that have been read, or dropped before they could be."""
 
     def read(self, newest: int) -> Iterator[tuple[int, list[AnyRecord]]]:
-        """The frames up to a version, which must all be durable, each with its own version.
+        """The frames up to a cursor, which must all be durable, each with the cursor that follows it.
 
         Raises SegmentGone if they are dropped meanwhile.
         """
@@ -177,8 +177,8 @@ class JournalTail:
                 )
             body = view[self._at - begins + HEAD.size : end - len(END)]
             self._at, self._frame = begins + end, self._frame + 1
-            if self._frame > self.version:
-                self.version = self._frame
+            if self._frame > self.cursor:
+                self.cursor = self._frame
                 yield self._frame, _decode(body, self._folder, self._segment)
 
     def _load(self, least: int) -> bytes:
@@ -210,7 +210,7 @@ class JournalWriter:
         self._reach = Reach()
         self._frames = 0
         self.steered = 0
-        """Version of the newest command or change of alpha, or later if that has been dropped."""
+        """Cursor of the newest command or change of alpha, or later if that has been dropped."""
         self.answers: dict[str, CommandAnswer] = {}
         """Answers to the commands that were recorded when it was opened, or later; by id."""
         with ExitStack() as undo, naming(folder, LogError):
@@ -256,14 +256,14 @@ class JournalWriter:
         self._noted.append(record)
 
     @property
-    def version(self) -> int:
-        """Number of durable frames."""
+    def cursor(self) -> int:
+        """Position at the end of the journal: the number of durable frames."""
         return self._frames
 
     def drop_before(self, number: int, seen: int = 0, most_bytes: int = 0) -> bool:
         """Removes the segments that neither a checkpoint nor later ones need; none if the checkpoint is not recorded.
 
-        seen: up to which version they have been read; unread ones are set aside while all take at most most_bytes.
+        seen: the cursor up to which they have been read; unread ones are set aside while all take at most most_bytes.
         Returns whether any of those had to be removed.
         """
         needed = self._reach.first_needed(number)
@@ -344,7 +344,7 @@ class JournalWriter:
 class Rest:
     """The end of a journal that was closed cleanly."""
 
-    version: int
+    cursor: int
     since: float
     """When that was, in seconds since 1970."""
 

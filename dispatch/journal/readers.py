@@ -26,7 +26,7 @@ class ReaderStanding(msgspec.Struct, frozen=True):
     """One reader."""
 
     cursor: int
-    """Version up to which it has stored everything."""
+    """It has stored everything up to here."""
     at_seconds: float
     """When it said so, in seconds since 1970."""
 
@@ -35,7 +35,7 @@ class JournalReaders:
     """The readers of one journal. Two threads use it: one answers them, one trims."""
 
     def __init__(self, folder: Path, newest: int) -> None:
-        """newest: version of the journal; a cursor beyond it belongs to another journal."""
+        """newest: the end of the journal; a cursor beyond it belongs to another journal."""
         self._file = folder / FILE
         self._turn = threading.Lock()
         for torn in folder.glob(f".{FILE}.*"):  # of a dispatcher that was killed while it wrote
@@ -44,7 +44,7 @@ class JournalReaders:
         self._readers = {name: reader for name, reader in known.items() if reader.cursor <= newest}
 
     def note(self, name: str, cursor: int) -> None:
-        """Notes that a reader asks for what follows a version. One without a name keeps nothing,
+        """Notes that a reader asks for what follows a cursor. One without a name keeps nothing,
         and is not waited for.
         """
         if name:
@@ -56,7 +56,7 @@ class JournalReaders:
 
     @property
     def floor(self) -> int:
-        """Version up to which every reader has stored everything; 0 if there is none."""
+        """Cursor up to which every reader has stored everything; 0 if there is none."""
         with self._turn:
             return min((reader.cursor for reader in self._readers.values()), default=0)
 

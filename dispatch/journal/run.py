@@ -74,7 +74,7 @@ class RunJournal:
         """First step whose logits differed when it was trained again."""
         self.answers: Mapping[str, CommandAnswer] = self._writer.answers
         """Answers to the commands that were recorded then, or later; by id."""
-        self.readers = JournalReaders(self._writer.folder, self._writer.version)
+        self.readers = JournalReaders(self._writer.folder, self._writer.cursor)
         """Who reads the journal, and how far."""
         self._warned_at = -1
         """The floor at the last warning about dropped unread records: one warning is enough until somebody reads on."""
@@ -92,13 +92,13 @@ class RunJournal:
         return self._writer.folder
 
     @property
-    def version(self) -> int:
-        """Number of durable frames."""
-        return self._writer.version
+    def cursor(self) -> int:
+        """Position at the end of the journal: the number of durable frames."""
+        return self._writer.cursor
 
     @property
     def steered(self) -> int:
-        """Version of the newest command or change of alpha."""
+        """Cursor of the newest command or change of alpha."""
         return self._writer.steered
 
     @property
@@ -242,7 +242,7 @@ class RunJournal:
         if has_unread and self._warned_at != floor:
             self._warned_at = floor
             hint = "the journal is over dispatch.journal_bytes; its oldest records are gone, and not all have read them"
-            facts = {"reader": self.readers.slowest, "read_up_to": floor, "version": self.version}
+            facts = {"reader": self.readers.slowest, "read_up_to": floor, "cursor": self.cursor}
             structlog.get_logger().warning(hint, **facts)
 
     def stop(self, reason: str, step: int, rows: int, rows_digest: str) -> None:

@@ -50,7 +50,7 @@ class StatusPublisher:
             "lag_events": status.events.lag,
             "fields_absent": len(status.fields.absent),
             "generation": status.generation,
-            "journal_version": status.version,
+            "journal_cursor": status.cursor,
             "samples_per_second": status.samples_per_second,
             "step_interval_seconds": status.step_ms / 1000,
             "alpha": status.alpha,

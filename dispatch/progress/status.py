@@ -146,8 +146,10 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """Reason of the newest change of alpha."""
     alpha_changed_at: float | None = None
     """When that was, in seconds since 1970; None: never."""
+    cursor: int = 0
+    """End of the journal: the number of its frames."""
     version: int = 0
-    """Version of the journal."""
+    """Deprecated: the same as the cursor, for one more release."""
     is_paused: bool = False
     """Whether a pause is wanted; the state shows whether it has begun."""
 

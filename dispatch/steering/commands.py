@@ -100,17 +100,17 @@ class Commands:
     def _answer(self, asked: Asked, command: Command, step: int) -> None:
         """Answers one command: as the first time if it was carried out before, else with what becomes of it now."""
         if (done := self._done.get(command.id)) is not None:
-            self._tell(asked, "accepted", done.text, done.version)
+            self._tell(asked, "accepted", done.text, done.cursor)
         elif -1 < command.expected < self._journal.steered:
-            self._tell(asked, "outdated", outdated(command.expected, self._journal.version), self._journal.version)
+            self._tell(asked, "outdated", outdated(command.expected, self._journal.cursor), self._journal.cursor)
         else:
             try:
                 done = self._carry_out(command, step)
             except CommandRefused as refusal:
                 self._socket.refused.add(Command.__name__, asked.sender, str(refusal))
-                self._tell(asked, "refused", str(refusal), self._journal.version)
+                self._tell(asked, "refused", str(refusal), self._journal.cursor)
             else:
-                self._tell(asked, "accepted", done.text, done.version)
+                self._tell(asked, "accepted", done.text, done.cursor)
 
     def _carry_out(self, command: Command, step: int) -> CommandAnswer:
         """Raises CommandRefused: then nothing has happened."""
@@ -154,16 +154,16 @@ class Commands:
         self.desired = desired_after(self.desired, record)
         return None
 
-    def _tell(self, asked: Asked, outcome: Outcome, text: str, version: int) -> None:
+    def _tell(self, asked: Asked, outcome: Outcome, text: str, cursor: int) -> None:
         answered = CommandAnswered(
-            **self._crew.at(0), id=asked.message.id, outcome=outcome, text=truncate_reason(text), version=version
+            **self._crew.at(0), id=asked.message.id, outcome=outcome, text=truncate_reason(text), cursor=cursor
         )
         self._socket.answer(asked, answered)  # 5
 
 
 def outdated(expected: int, newest: int) -> str:
-    """Why a command was not carried out that was given on an older version of the journal."""
+    """Why a command was not carried out: others came after the cursor that it was given at."""
     return (
-        f"the command was given on version {expected} of the journal, and others came after it; expected version "
-        f"{newest}; look again, and give it anew"
+        f"the command was given at cursor {expected} of the journal, and others came after it; expected cursor "
+        f"{newest} or later; read the run again, and repeat the command with its cursor"
     )

@@ -144,8 +144,8 @@ class Steering:
             structlog.get_logger().warning("share bounds that were set do not fit these workers", reason=str(error))
             return configured
 
-    def describe(self, status: Status, desired: Desired, names: Sequence[str], version: int) -> Status:
-        """A status with what is in force, alpha as for the next step; names: of members; version: of the journal."""
+    def describe(self, status: Status, desired: Desired, names: Sequence[str], cursor: int) -> Status:
+        """A status with what is in force, alpha as for the next step; names: of members; cursor: end of the journal."""
         return msgspec.structs.replace(
             status,
             policy=self.policy_text,
@@ -155,7 +155,8 @@ class Steering:
             alpha_readings=self._readings(),
             alpha_reason=desired.alpha_reason,
             alpha_changed_at=desired.alpha_at or None,
-            version=version,
+            cursor=cursor,
+            version=cursor,
             is_paused=desired.is_paused,
             workers=self._bounded(status.workers, names),
         )

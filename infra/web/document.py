@@ -17,7 +17,7 @@ PROBLEMS = {
     405: "The path has no such method",
     408: "The request did not arrive in time",
     409: "As things are, it cannot be done",
-    412: "Something was changed since the version of If-Match",
+    412: "Something was changed after the cursor of If-Match",
     413: "The body is too large",
     422: "The request does not fit its schema, or its idempotency key came with another one before",
     429: "Too many requests of this client; Retry-After says when to go on",

@@ -9,7 +9,7 @@ FreshetError
     ├── NotFound        404   no such run, worker, command
     ├── TooSlow         408   a request that did not arrive in time
     ├── Conflict        409   what is asked for cannot be done as things are
-    ├── VersionOutdated 412   things have changed since the version of If-Match
+    ├── CursorOutdated 412    things have changed after the cursor of If-Match
     ├── TooLarge        413   a request body above the limit
     ├── Unprocessable   422   a value that cannot be used
     │   └── KeyReused         an idempotency key that came with another request before
@@ -81,8 +81,8 @@ class Conflict(HttpError):
     title = "Conflict"
 
 
-class VersionOutdated(HttpError):
-    """The journal has gone on since the version that the request expects."""
+class CursorOutdated(HttpError):
+    """Something was changed after the cursor that the request names."""
 
     status = 412
     title = "Outdated"

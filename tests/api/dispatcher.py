@@ -101,13 +101,13 @@ class PretendDispatcher:
         if command.id in self._done:
             return self._done[command.id]
         if -1 < command.expected < self.journal.steered:
-            return self._told(command, "outdated", f"expected version {self.journal.version}")
+            return self._told(command, "outdated", f"expected cursor {self.journal.cursor}")
         if (reason := self._reason_against(command)) is not None:
             return self._told(command, "refused", reason)
         return self._carry_out(command)
 
     def _told(self, command: Command, outcome: Outcome, text: str) -> CommandAnswered:
-        return CommandAnswered(**AT, id=command.id, outcome=outcome, text=text, version=self.journal.version)
+        return CommandAnswered(**AT, id=command.id, outcome=outcome, text=text, cursor=self.journal.cursor)
 
     def _reason_against(self, command: Command) -> str | None:
         """Why alpha cannot be that, as a dispatcher with this policy would say it; other settings are not checked."""

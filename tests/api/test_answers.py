@@ -24,7 +24,7 @@ def test_the_status_of_an_answer_follows_from_the_outcome_whatever_the_text_says
         state="pending" if outcome is None else "done" if outcome == "accepted" else "refused",
         outcome=outcome,
         text="outdated: says the text alone",
-        version=None,
+        cursor=None,
         created_at=1.0,
         done_at=None,
     )

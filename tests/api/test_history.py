@@ -47,9 +47,7 @@ def reference(api: Served, dispatcher: PretendDispatcher) -> Reference:
     trained(journal, 21, STEPS)
     journal.steer(commanded("c0"))
     until(lambda: [point["steps"] for point in api.get("/v1/runs/r/steps?points=1").json["items"]] == [STEPS])
-    frames: list[Frame] = [
-        together for _, together in JournalTail(dispatcher.folder / JOURNAL, 0).read(journal.version)
-    ]
+    frames: list[Frame] = [together for _, together in JournalTail(dispatcher.folder / JOURNAL, 0).read(journal.cursor)]
     return Reference().fold(frames)
 
 
@@ -78,13 +76,16 @@ def test_lists_are_those_of_the_journal_newest_first(api: Served, reference: Ref
     rows = [row for _, row in sorted(found.items())] if isinstance(found, dict) else found
     assert len(rows) > 1
     told = [row if "place" not in row else {n: v for n, v in row.items() if n != "place"} for row in reversed(rows)]
-    assert list(everything(api, f"/v1/runs/r/{kind}")) == told
+    assert list(everything(api, f"/v1/runs/r/{kind}")) == [row | {"version": row["cursor"]} for row in told]
 
 
 def test_events_are_the_records_of_the_journal_but_steps(api: Served, reference: Reference) -> None:
     told = events(api, "/v1/runs/r/events?after=0", len(reference.events))
     expected = [
-        (f"{row['version']}.{row['place']}", {"version": row["version"], "at": row["at"], **shown_record(row["body"])})
+        (
+            f"{row['cursor']}.{row['place']}",
+            {"cursor": row["cursor"], "version": row["cursor"], "at": row["at"], **shown_record(row["body"])},
+        )
         for row in reference.events
     ]
     assert [(number, json.loads(body)) for number, body in told] == expected

@@ -30,8 +30,8 @@ def test_while_the_database_is_away_reads_go_on_and_writes_are_503(tmp_path: Pat
                 (told := api.ask("PUT", "/v1/runs/r/alpha", {"value": 0.5}, Idempotency_Key="k")).status == 200 and told
             )
         )
-        assert done.json["version"] == dispatcher.journal.version
-        until(lambda: api.get("/v1/runs/r").json["version"] == dispatcher.journal.version)
+        assert done.json["cursor"] == dispatcher.journal.cursor
+        until(lambda: api.get("/v1/runs/r").json["cursor"] == dispatcher.journal.cursor)
         until(lambda: api.get("/v1/runs/r/commands").json["items"][0]["state"] == "done")
 
 

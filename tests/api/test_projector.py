@@ -26,7 +26,7 @@ from tests.dispatch.journal.test_run import begun_in, job_in
 
 
 def written(folder: Path, *, is_stopped: bool, steps: int = 1) -> int:
-    """The version of a journal that nobody writes any more."""
+    """The end of a journal that nobody writes any more."""
     journal = RunJournal(job_in(folder))
     begun_in(journal)
     for number in range(1, steps + 1):
@@ -34,7 +34,7 @@ def written(folder: Path, *, is_stopped: bool, steps: int = 1) -> int:
     if is_stopped:
         journal.stop("asked to", steps, 0, "")
     journal.close()
-    return journal.version
+    return journal.cursor
 
 
 def finished(folder: Path) -> StoredRun | None:
@@ -50,10 +50,10 @@ def finished(folder: Path) -> StoredRun | None:
 
 
 def test_a_run_that_was_stopped_is_projected_to_its_end_without_a_dispatcher(tmp_path: Path) -> None:
-    version = written(tmp_path, is_stopped=True)
+    cursor = written(tmp_path, is_stopped=True)
     found = finished(tmp_path)
     assert found is not None
-    assert (found.state, found.version) == ("stopped", version)
+    assert (found.state, found.cursor) == ("stopped", cursor)
 
 
 def test_a_run_that_was_interrupted_waits_for_its_dispatcher(tmp_path: Path) -> None:
@@ -62,12 +62,12 @@ def test_a_run_that_was_interrupted_waits_for_its_dispatcher(tmp_path: Path) -> 
 
 
 def test_what_is_left_of_a_long_run_comes_in_few_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = written(tmp_path, is_stopped=True, steps=20)
+    cursor = written(tmp_path, is_stopped=True, steps=20)
     monkeypatch.setattr(projector, "PAGE_RECORDS", 8)
     at = ProjectedJournal(identity_of(tmp_path / JOURNAL), 1)
     pages = list(projector.read_rest(tmp_path / JOURNAL, at))
     assert [page.after for page in pages] == [1, *(page.next for page in pages[:-1])]
-    assert (len(pages), pages[-1].next) == (3, version)
+    assert (len(pages), pages[-1].next) == (3, cursor)
 
 
 def test_an_api_that_ends_waits_for_no_dispatcher_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_dispatcher_that_gives_out_no_journal_is_told_of_and_asked_again(
 
     def refuse(**named: Any) -> FeedPage:
         asked.release()
-        raise CommandRefused("version 7 is not in the journal, which has 1 versions")
+        raise CommandRefused("cursor 7 is not in the journal, which ends at cursor 1")
 
     monkeypatch.setattr(projector, "read_feed", refuse)
     monkeypatch.setattr(projector, "PAUSE_SECONDS", 0.01)
@@ -100,5 +100,5 @@ def test_a_dispatcher_that_gives_out_no_journal_is_told_of_and_asked_again(
     with PretendDispatcher(tmp_path / "r"), capture_logs() as logs, serving(tmp_path, database):
         assert all(asked.acquire(timeout=60) for _ in range(5))
     told = [line for line in logs if line["event"] == "the dispatcher gives out no journal"]
-    assert "version 7" in told[0]["reason"]
+    assert "cursor 7" in told[0]["reason"]
     assert told[0]["log_level"] == "warning"

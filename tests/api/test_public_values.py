@@ -1,6 +1,6 @@
 """Public JSON is typed: numbers are numbers, and null says that something is not there.
 
-A sentinel is a value that stands for none, such as -1 for a version or empty text for a worker. Prose may be empty: a
+A sentinel is a value that stands for none, such as -1 for a cursor or empty text for a worker. Prose may be empty: a
 reason that nobody gave is no words. Cursors and ids are opaque, whatever they look like.
 """
 
@@ -75,6 +75,20 @@ def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{name}.{field}", described | kind
 
 
+def test_the_earlier_name_of_the_cursor_is_marked_as_deprecated() -> None:
+    described = dict(schemas())
+    for name in (
+        "RunOutline",
+        "RunDetails",
+        "CommandReading",
+        "GenerationReading",
+        "CheckpointReading",
+        "FaultReading",
+    ):
+        assert described[f"{name}.version"]["deprecated"]
+        assert "deprecated" not in described[f"{name}.cursor"]
+
+
 def test_no_schema_has_a_default_or_a_bound_that_stands_for_none() -> None:
     wrong = [
         path
@@ -107,19 +121,19 @@ def test_what_is_read_is_typed(api: Served, dispatcher: PretendDispatcher, path:
 
 
 def test_events_are_typed(api: Served, dispatcher: PretendDispatcher) -> None:
-    before = dispatcher.journal.version
+    before = dispatcher.journal.cursor
     api.ask("POST", "/v1/runs/r/pause")
     api.ask("PUT", "/v1/runs/r/alpha", {"value": 0.25})
     api.ask("PATCH", "/v1/runs/r/workers/worker-0", {"shares": {"least": 0.5, "largest": 2}})
-    assert dispatcher.journal.version >= before + 3
-    events = read_events(api, until_version=before + 3)
+    assert dispatcher.journal.cursor >= before + 3
+    events = read_events(api, until_cursor=before + 3)
     told = [(each["worker"], each["value"]) for each in events if "verb" in each]
     assert told[-3:] == [(None, None), (None, 0.25), ("worker-0", {"least": 0.5, "largest": 2.0})]
     assert [wrong_values(event) for event in events if wrong_values(event)] == []
 
 
-def read_events(api: Served, until_version: int) -> list[dict[str, Any]]:
-    """Bodies of the run's records up to that version, from the first on."""
+def read_events(api: Served, until_cursor: int) -> list[dict[str, Any]]:
+    """Bodies of the run's records up to that cursor, from the first on."""
     sent = urllib.request.Request(
         f"{api.address}/v1/runs/r/events?after=0", headers={"Authorization": f"Bearer {api.token}"}
     )
@@ -130,6 +144,6 @@ def read_events(api: Served, until_version: int) -> list[dict[str, Any]]:
             is_status = line == b"event: status\n" or (is_status and not line.startswith(b"event: "))
             if line.startswith(b"data: ") and not is_status:
                 found.append(json.loads(line.removeprefix(b"data: ")))
-            if found and found[-1]["version"] >= until_version:
+            if found and found[-1]["cursor"] >= until_cursor:
                 break
     return found

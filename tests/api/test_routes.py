@@ -13,19 +13,27 @@ from tests.api.serving import Served, until
 pytestmark = pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"], scope="module")
 
 
-def test_a_run_is_listed_and_read_with_its_version(api: Served) -> None:
+def test_a_run_is_listed_and_read_with_its_cursor(api: Served) -> None:
     listed = api.get("/v1/runs").json["items"]
     assert [(run["name"], run["state"]) for run in listed] == [("r", "training")]
     read = api.get("/v1/runs/r")
     assert read.json["status"]["policy"] == "esd:1"
-    assert read.headers["ETag"] == f'"{read.json["version"]}"'
+    assert read.headers["ETag"] == f'"{read.json["cursor"]}"'
+
+
+def test_answers_have_the_cursor_under_its_earlier_name_too(api: Served, dispatcher: PretendDispatcher) -> None:
+    done = api.ask("POST", "/v1/runs/r/resume").json
+    assert done["version"] == done["cursor"] == dispatcher.journal.cursor
+    (listed,) = api.get("/v1/runs").json["items"]
+    for run in (listed, api.get("/v1/runs/r").json):
+        assert run["version"] == run["cursor"] > 0
 
 
 def test_alpha_is_journalled_and_answered(api: Served, dispatcher: PretendDispatcher) -> None:
-    before = dispatcher.journal.version
+    before = dispatcher.journal.cursor
     answer = api.ask("PUT", "/v1/runs/r/alpha", {"value": 0.25, "reason": "shared today"})
     assert (answer.status, answer.json["state"], answer.json["value"]) == (200, "done", 0.25)
-    assert dispatcher.journal.version == before + 1
+    assert dispatcher.journal.cursor == before + 1
     assert answer.headers["ETag"] == f'"{before + 1}"'
     alpha = until(lambda: (told := api.get("/v1/runs/r/alpha").json)["set_value"] == 0.25 and told)
     assert (alpha["mode"], alpha["reason"]) == ("manual", "shared today")
@@ -33,12 +41,12 @@ def test_alpha_is_journalled_and_answered(api: Served, dispatcher: PretendDispat
 
 
 def test_one_key_is_one_command(api: Served, dispatcher: PretendDispatcher) -> None:
-    before = dispatcher.journal.version
+    before = dispatcher.journal.cursor
     first = api.ask("POST", "/v1/runs/r/pause", Idempotency_Key="k1")
     again = api.ask("POST", "/v1/runs/r/pause", Idempotency_Key="k1")
     # its time is the API's own until the journal's is known
     assert {**first.json, "done_at": None} == {**again.json, "done_at": None}
-    assert dispatcher.journal.version == before + 1
+    assert dispatcher.journal.cursor == before + 1
     other = api.ask("POST", "/v1/runs/r/resume", Idempotency_Key="k1")
     assert (other.status, other.headers["Content-Type"]) == (422, "application/problem+json")
 
@@ -49,7 +57,7 @@ def test_a_command_nobody_takes_yet_is_pending_and_then_done(api: Served, dispat
     assert (answer.status, answer.json["state"]) == (202, "pending")
     dispatcher.answers.set()
     done = until(lambda: (told := api.get(answer.headers["Location"]).json)["state"] == "done" and told)
-    assert done["version"] == dispatcher.journal.version
+    assert done["cursor"] == dispatcher.journal.cursor
 
 
 def test_a_refused_command_is_a_conflict_that_says_why(api: Served) -> None:
@@ -68,7 +76,7 @@ def test_an_alpha_above_that_of_the_policy_is_a_conflict(api: Served, dispatcher
     assert "alpha cannot be 0.75: policy 'esd:0.5' has 0.5" in answer.json["detail"]
 
 
-def test_a_change_based_on_an_older_version_is_outdated(api: Served) -> None:
+def test_a_change_based_on_an_older_cursor_is_outdated(api: Served) -> None:
     read = api.get("/v1/runs/r/alpha")
     assert api.ask("POST", "/v1/runs/r/pause", If_Match=read.headers["ETag"]).status == 200
     late = api.ask("POST", "/v1/runs/r/resume", If_Match=read.headers["ETag"])
@@ -141,11 +149,11 @@ def test_the_path_of_earlier_releases_leads_to_checkpoints(api: Served) -> None:
 def test_events_resume_after_the_last_one(api: Served, dispatcher: PretendDispatcher) -> None:
     api.ask("POST", "/v1/runs/r/pause", {"reason": "one"})
     mark = until(
-        lambda: api.get("/v1/runs/r").json["version"] == dispatcher.journal.version and dispatcher.journal.version
+        lambda: api.get("/v1/runs/r").json["cursor"] == dispatcher.journal.cursor and dispatcher.journal.cursor
     )
     api.ask("POST", "/v1/runs/r/resume", {"reason": "two"})
     ids = events(api, f"/v1/runs/r/events?after={mark - 1}", 2)
-    assert [version for version, _ in ids] == [f"{mark}.0", f"{mark + 1}.0"]
+    assert [cursor for cursor, _ in ids] == [f"{mark}.0", f"{mark + 1}.0"]
     assert [json.loads(body)["reason"] for _, body in ids] == ["one", "two"]
     assert events(api, "/v1/runs/r/events", 1, f"{mark}.0") == ids[1:]
 
@@ -205,7 +213,7 @@ def test_how_far_sql_is_behind_and_how_many_commands_wait_is_told(api: Served, d
     finally:
         dispatcher.answers.set()
     until(lambda: b'freshet_api_pending_commands{run="r"} 0.0' in api.get("/metrics").body)
-    until(lambda: b'freshet_api_projection_lag_versions{run="r"} 0.0' in api.get("/metrics").body)
+    until(lambda: b'freshet_api_projection_lag_frames{run="r"} 0.0' in api.get("/metrics").body)
 
 
 def test_writes_are_audited_those_denied_too(api: Served) -> None:

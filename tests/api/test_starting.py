@@ -26,8 +26,8 @@ def test_a_run_without_a_journal_is_starting_as_long_as_somebody_works_there(tmp
         write_settings(folder)
         until(lambda: api.get("/v1/runs").json["items"])
         told = status_of(api)
-        figures = {name: told[name] for name in ("state", "version", "step", "samples", "status", "is_live")}
-        expected = {"version": 0, "step": None, "samples": None, "status": None, "is_live": False}
+        figures = {name: told[name] for name in ("state", "cursor", "step", "samples", "status", "is_live")}
+        expected = {"cursor": 0, "step": None, "samples": None, "status": None, "is_live": False}
         assert figures == {"state": "starting", **expected}
         assert [run["state"] for run in api.get("/v1/runs").json["items"]] == ["starting"]
         assert api.get("/v1/runs/r/steps").json == {"items": [], "next": None}

@@ -40,10 +40,10 @@ Rows = dict[Any, Row]
 KEYS = {
     "generations": ("number",),
     "steps": ("level", "bucket"),
-    "alpha_changes": ("version", "place"),
+    "alpha_changes": ("cursor", "place"),
     "checkpoints": ("number",),
-    "faults": ("version", "place"),
-    "events": ("version", "place"),
+    "faults": ("cursor", "place"),
+    "events": ("cursor", "place"),
     "commands": ("id",),
 }
 SUMMED = ("steps", "samples", "clicks", "loss", "seconds", "decide_seconds", "moved_bytes")
@@ -53,7 +53,7 @@ PRECISION = 1e-9
 class Frame(NamedTuple):
     """Records that were appended together."""
 
-    version: int
+    cursor: int
     records: list[AnyRecord]
 
 
@@ -64,9 +64,9 @@ def read_journal(folder: Path) -> list[Frame]:
     return frames
 
 
-def version_of(folder: Path) -> int:
+def cursor_of(folder: Path) -> int:
     """Of a journal that may be being written."""
-    return max((version for version, _ in _frames(folder)), default=0)
+    return max((cursor for cursor, _ in _frames(folder)), default=0)
 
 
 def _frames(folder: Path) -> Iterator[tuple[int, list[AnyRecord]]]:
@@ -78,32 +78,32 @@ class Folded:
     """The tables of one run."""
 
     def __init__(self, frames: list[Frame]) -> None:
-        self.run: Row = {"state": "seen", "version": 0}
+        self.run: Row = {"state": "seen", "cursor": 0}
         self.tables: dict[str, Rows] = {name: {} for name in KEYS}
-        for version, records in frames:
+        for cursor, records in frames:
             for place, record in enumerate(records):
-                self._add(record, version, place)
-            self.run["version"] = version
+                self._add(record, cursor, place)
+            self.run["cursor"] = cursor
         self._sum_up()
 
-    def _add(self, record: AnyRecord, version: int, place: int) -> None:
+    def _add(self, record: AnyRecord, cursor: int, place: int) -> None:
         if not isinstance(record, StepDecided | StepDone):
-            self.tables["events"][version, place] = event(record, version, place)
-        key, at = (version, place), getattr(record, "at_seconds", 0.0) or None
+            self.tables["events"][cursor, place] = event(record, cursor, place)
+        key, at = (cursor, place), getattr(record, "at_seconds", 0.0) or None
         match record:
             case Begun(topic=topic, code=code):
                 self.run.update(state="running", topic=topic, code=code, begun_at=at, ended_at=None)
             case GenerationStarted():
                 self.run.update(state="running", ended_at=None)
-                self._enter("generations", (record.number,), record, version, at, "replicas")
+                self._enter("generations", (record.number,), record, cursor, at, "replicas")
             case CheckpointBegun():
-                self._checkpoint(record, version, "begun", at)
+                self._checkpoint(record, cursor, "begun", at)
             case CheckpointTaken():
-                self._checkpoint(record, version, "taken", at)
+                self._checkpoint(record, cursor, "taken", at)
             case Faulted():
-                self.tables["faults"][key] = named(record) | {"version": version, "place": place, "at": at}
+                self.tables["faults"][key] = named(record) | {"cursor": cursor, "place": place, "at": at}
             case AlphaChanged():
-                row = named(record) | {"version": version, "place": place, "at": at, "mode": "auto", "actor": ""}
+                row = named(record) | {"cursor": cursor, "place": place, "at": at, "mode": "auto", "actor": ""}
                 self.tables["alpha_changes"][key] = row
             case Commanded():
                 self._command(record, key)
@@ -112,30 +112,28 @@ class Folded:
             case _:
                 self._step(record)
 
-    def _enter(self, table: str, key: Any, record: AnyRecord, version: int, at: float | None, *left_out: str) -> None:
-        row = named(record) | {"version": version, "at": at}
+    def _enter(self, table: str, key: Any, record: AnyRecord, cursor: int, at: float | None, *left_out: str) -> None:
+        row = named(record) | {"cursor": cursor, "at": at}
         self.tables[table][key] = {name: value for name, value in row.items() if name not in left_out}
 
-    def _checkpoint(
-        self, record: CheckpointBegun | CheckpointTaken, version: int, state: str, at: float | None
-    ) -> None:
+    def _checkpoint(self, record: CheckpointBegun | CheckpointTaken, cursor: int, state: str, at: float | None) -> None:
         positions = {
             str(partition): {"offset": position.offset, "index": position.index}
             for partition, position in record.positions.items()
         }
         row = {"number": record.number, "step": record.step, "samples": record.samples, "positions": positions}
-        self.tables["checkpoints"][record.number,] = row | {"state": state, "version": version, "at": at}
+        self.tables["checkpoints"][record.number,] = row | {"state": state, "cursor": cursor, "at": at}
 
     def _command(self, record: Commanded, key: tuple[int, int]) -> None:
-        version, place = key
+        cursor, place = key
         told = {"verb": record.verb, "worker": record.worker, "actor": record.actor, "reason": record.reason}
-        answer = {"state": "done", "text": record.text, "version": version, "done_at": record.at_seconds}
+        answer = {"state": "done", "text": record.text, "cursor": cursor, "done_at": record.at_seconds}
         assert (record.id,) not in self.tables["commands"], f"command {record.id} has happened twice"
         self.tables["commands"][record.id,] = {"id": record.id, "value": record.value} | told | answer
         if record.verb == "alpha":
             is_auto = record.value == "auto"
             self.tables["alpha_changes"][key] = {
-                **{"version": version, "place": place, "step": record.step, "at": record.at_seconds},
+                **{"cursor": cursor, "place": place, "step": record.step, "at": record.at_seconds},
                 **{"alpha": None if is_auto else float(record.value), "mode": "auto" if is_auto else "manual"},
                 **{"backend": "", "reason": record.reason, "readings": {}, "actor": record.actor},
             }
@@ -182,10 +180,10 @@ def named(record: AnyRecord) -> Row:
     return {name: value for name, value in present.items() if name not in ("is", "at_seconds")}
 
 
-def event(record: AnyRecord, version: int, place: int) -> Row:
+def event(record: AnyRecord, cursor: int, place: int) -> Row:
     kind = msgspec.to_builtins(record)["is"].replace("cut", "checkpoint")
     at = getattr(record, "at_seconds", 0.0) or None
-    return {"version": version, "place": place, "kind": kind, "body": named(record), "at": at}
+    return {"cursor": cursor, "place": place, "kind": kind, "body": named(record), "at": at}
 
 
 # ── comparing ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.control_plane.folding import differences
-from tests.control_plane.steered import RUN, Steered, read_version
+from tests.control_plane.steered import RUN, Steered, read_cursor
 from tests.databases import resume, running_postgres, suspend
 from tests.disks import fill, small_disk
 from tests.end_to_end.living import producing
@@ -54,14 +54,14 @@ def lose(run: Steered, kind: str, begin: Callable[[], Any], end: Callable[[], An
         during = measure(run, seconds)
     finally:
         end()
-    newest, began = run.version(), time.monotonic()
-    behind = newest - read_version(run.databases[kind])
-    wait_until(lambda: read_version(run.databases[kind]) >= newest, run.process)
+    newest, began = run.cursor(), time.monotonic()
+    behind = newest - read_cursor(run.databases[kind])
+    wait_until(lambda: read_cursor(run.databases[kind]) >= newest, run.process)
     caught_up = time.monotonic() - began
     after = measure(run, seconds / 3)
     for name, speed in (("before", before), ("during", during), ("after", after)):
         say(f"{kind}: {name}: {speed.steps:.1f} steps/s, {speed.lag} events wait")
-    say(f"{kind}: {behind} versions behind, caught up within {caught_up:.1f} s")
+    say(f"{kind}: {behind} frames behind, caught up within {caught_up:.1f} s")
 
 
 def main(seconds: float) -> None:
@@ -81,9 +81,9 @@ def main(seconds: float) -> None:
                 run.stop()
             frames = run.journal()
             for kind, url in run.databases.items():
-                wait_until(lambda url=url: read_version(url) == frames[-1].version)  # type: ignore[misc]
+                wait_until(lambda url=url: read_cursor(url) == frames[-1].cursor)  # type: ignore[misc]
                 different = differences(url, RUN, frames)
-                say(f"{kind}: {frames[-1].version} versions, {len(different)} differences from the journal")
+                say(f"{kind}: {frames[-1].cursor} frames, {len(different)} differences from the journal")
         finally:
             run.close()
 

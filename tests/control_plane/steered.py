@@ -35,7 +35,7 @@ from infra.web.store.rows import SCOPES
 from ingest.config import StreamConfig
 from tests.api.serving import new_token
 from tests.control_plane.contending import contending, favoured, may_set_priorities
-from tests.control_plane.folding import Frame, read_journal, version_of
+from tests.control_plane.folding import Frame, cursor_of, read_journal
 from tests.databases import PostgresServer, resume, suspend
 from tests.disks import fill
 from tests.end_to_end.living import given, producing
@@ -95,7 +95,7 @@ class SteeredFacts:
     contended: list[Told] = field(default_factory=list)
     """α as it was read while another process took the dispatcher's processor away, and afterwards"""
     paused: tuple[int, int] = (0, 0)
-    """version of the journal when the run was at rest, and some reads later"""
+    """end of the journal when the run was at rest, and some reads later"""
     outages: dict[str, Outage] = field(default_factory=dict)
     status: int | None = None
     """with which the run ended"""
@@ -134,8 +134,8 @@ class Steered:
     def journal(self) -> list[Frame]:
         return read_journal(self.folder / "journal")
 
-    def version(self) -> int:
-        return version_of(self.folder / "journal")
+    def cursor(self) -> int:
+        return cursor_of(self.folder / "journal")
 
     def step(self) -> int:
         """The newest, as the second control plane has heard of it."""
@@ -268,9 +268,9 @@ class Steered:
         told = self.facts.told[f"alpha {value}"] = self.give(
             "PUT", "/alpha", {"value": value, "reason": "by hand"}, kind
         )
-        self.wait(lambda: self.read(kind=kind)["status"]["version"] >= told["version"])
+        self.wait(lambda: self.read(kind=kind)["status"]["cursor"] >= told["cursor"])
         status, alpha = self.read(kind=kind)["status"], self.read("/alpha", kind)
-        self.wait(lambda: read_version(self.databases[kind]) >= told["version"])  # the reason is from there
+        self.wait(lambda: read_cursor(self.databases[kind]) >= told["cursor"])  # the reason is from there
         self.facts.alphas[kind] = status, alpha | {"reason": self.read("/alpha", kind)["reason"]}
         first = re.search(r"from step (\d+) on", told["text"])
         assert first is not None, told
@@ -302,10 +302,10 @@ class Steered:
         self.facts.told["pause"] = self.give("POST", "/pause")
         self.wait(lambda: self.read()["state"] == "paused")
         self.wait(lambda: self._rests())
-        before = self.version()
+        before = self.cursor()
         for _ in range(FURTHER):
             self.read("/workers")
-        self.facts.paused = before, self.version()
+        self.facts.paused = before, self.cursor()
         self.facts.told["resume"] = self.give("POST", "/resume", kind="sqlite")
         self.wait_for_steps(FURTHER)
 
@@ -365,12 +365,12 @@ class Steered:
             outage.steps = self.step() - before
         finally:
             end()
-        newest = self.version()
+        newest = self.cursor()
         self.wait(lambda: give() == 200)
-        self.wait(lambda: self.read("/generations", kind) and read_version(self.databases[kind]) >= newest)
+        self.wait(lambda: self.read("/generations", kind) and read_cursor(self.databases[kind]) >= newest)
 
 
-def read_version(url: str, run: str = RUN) -> int:
+def read_cursor(url: str, run: str = RUN) -> int:
     """Up to which a database has the journal of a run."""
 
     async def read() -> int:

@@ -27,7 +27,7 @@ from infra.chaos.main import RECORD
 from infra.chaos.promises import MOST_ERRORS, read_records_of
 from tests.control_plane.folding import differences, read_journal
 from tests.control_plane.outage import say
-from tests.control_plane.steered import read_version
+from tests.control_plane.steered import read_cursor
 from tests.databases import PostgresServer, resume, running_postgres, suspend
 from tests.end_to_end.processes import ROOT, environment, freshet, start, wait_until
 
@@ -139,12 +139,12 @@ def compare(folder: Path, database: str) -> list[str]:
     frames = read_journal(folder / "journal")
     api = start("api", "--name", "api-after", "--runs", folder, "--set", "api.port=0", **{DATABASE: database})
     try:
-        wait_until(lambda: read_version(database, RUN) == frames[-1].version, api, every_seconds=0.5)
+        wait_until(lambda: read_cursor(database, RUN) == frames[-1].cursor, api, every_seconds=0.5)
     finally:
         api.terminate()
         api.communicate()
     different = differences(database, RUN, frames)
-    say(f"{frames[-1].version:,} versions of the journal, {len(different)} differences in the database")
+    say(f"{frames[-1].cursor:,} frames of the journal, {len(different)} differences in the database")
     return different
 
 

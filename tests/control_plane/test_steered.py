@@ -14,7 +14,7 @@ from infra.base.faults import COMMAND_SEAMS
 from infra.verify.run import verify_folder
 from tests.control_plane.contending import may_set_priorities
 from tests.control_plane.folding import Frame, differences, read_tables
-from tests.control_plane.steered import DATABASE, FAULTS, FURTHER, RUN, Steered, SteeredFacts, living, read_version
+from tests.control_plane.steered import DATABASE, FAULTS, FURTHER, RUN, Steered, SteeredFacts, living, read_cursor
 from tests.databases import running_postgres
 from tests.disks import small_disk
 from tests.end_to_end.processes import wait_until
@@ -49,9 +49,9 @@ def commands_in(frames: list[Frame]) -> list[Commanded]:
     return [record for frame in frames for record in frame.records if isinstance(record, Commanded)]
 
 
-def after(frames: list[Frame], version: int) -> StepDecided:
-    """The first step that was decided after a version."""
-    later = (record for frame in frames if frame.version > version for record in frame.records)
+def after(frames: list[Frame], cursor: int) -> StepDecided:
+    """The first step that was decided after a cursor."""
+    later = (record for frame in frames if frame.cursor > cursor for record in frame.records)
     return next(record for record in later if isinstance(record, StepDecided))
 
 
@@ -59,7 +59,7 @@ def after(frames: list[Frame], version: int) -> StepDecided:
 @pytest.mark.parametrize("kind", DATABASES)
 def test_the_database_tells_what_the_journal_tells(steered: Steered, frames: list[Frame], kind: str) -> None:
     url = steered.databases[kind]
-    wait_until(lambda: read_version(url) == frames[-1].version)
+    wait_until(lambda: read_cursor(url) == frames[-1].cursor)
     assert differences(url, RUN, frames) == []
 
 
@@ -78,9 +78,9 @@ def test_at_every_seam_of_a_command_everyone_was_killed(facts: SteeredFacts) -> 
 def test_a_command_has_one_effect_whoever_is_killed_on_its_way(facts: SteeredFacts, frames: list[Frame]) -> None:
     for told in facts.struck.values():
         (command,) = [command for command in commands_in(frames) if command.value == f"{told['value']:g}"]
-        (version,) = [frame.version for frame in frames if command in frame.records]
+        (cursor,) = [frame.cursor for frame in frames if command in frame.records]
         assert (told["id"], told["state"], told["text"]) == (command.id, "done", command.text)
-        assert told["version"] == version  # whoever answered: the dispatcher that wrote it down, a later one, the feed
+        assert told["cursor"] == cursor  # whoever answered: the dispatcher that wrote it down, a later one, the feed
 
 
 def test_what_was_acknowledged_is_carried_out(facts: SteeredFacts) -> None:
@@ -95,8 +95,8 @@ def test_alpha_set_by_hand_is_in_force_at_the_next_decided_step(
 ) -> None:
     value = {"postgresql": 0.25, "sqlite": 0.5}[kind]
     told = facts.told[f"alpha {value}"]
-    assert after(frames, told["version"]).alpha == value
-    assert f"from step {after(frames, told['version']).step} on" in told["text"]
+    assert after(frames, told["cursor"]).alpha == value
+    assert f"from step {after(frames, told['cursor']).step} on" in told["text"]
     status, alpha = facts.alphas[kind]
     assert (status["alpha"], status["alpha_mode"]) == (value, "manual")
     assert (alpha["set_value"], alpha["value"], alpha["reason"]) == (value, value, "by hand")
@@ -122,7 +122,7 @@ def test_alpha_falls_while_another_process_loads_the_processor_and_rises_after(
 
 
 def test_another_policy_decides_in_the_next_generation(facts: SteeredFacts, frames: list[Frame]) -> None:
-    later = [record for frame in frames if frame.version > facts.told["policy"]["version"] for record in frame.records]
+    later = [record for frame in frames if frame.cursor > facts.told["policy"]["cursor"] for record in frame.records]
     started = next(record for record in later if isinstance(record, GenerationStarted))
     assert started.reason == "policy changed"
 
@@ -140,7 +140,7 @@ def test_settings_of_a_run_are_set_while_it_trains(
 def test_a_paused_run_decides_nothing_until_it_is_resumed(facts: SteeredFacts) -> None:
     before, later = facts.paused
     assert before == later
-    assert facts.told["resume"]["version"] == later + 1
+    assert facts.told["resume"]["cursor"] == later + 1
 
 
 def test_workers_are_added_drained_and_removed(steered: Steered) -> None:

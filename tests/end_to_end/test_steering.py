@@ -82,9 +82,9 @@ def records_after(plan: Plan, verb: str) -> list[Any]:
 
 
 def on_record(plan: Plan, key: str) -> list[tuple[str, int]]:
-    """What the journal says was answered to a command, and at which of its versions."""
-    found = ((record, frame.version) for frame in read_journal(plan.folder / "journal") for record in frame.records)
-    return [(record.text, version) for record, version in found if isinstance(record, Commanded) and record.id == key]
+    """What the journal says was answered to a command, and at which cursor."""
+    found = ((record, frame.cursor) for frame in read_journal(plan.folder / "journal") for record in frame.records)
+    return [(record.text, cursor) for record, cursor in found if isinstance(record, Commanded) and record.id == key]
 
 
 def decided_after(plan: Plan, verb: str) -> list[StepDecided]:
@@ -110,7 +110,7 @@ def test_alpha_is_in_force_at_the_next_decided_step_and_the_next_status(write_to
         )
         answer = send(plan.control, told, timeout_seconds=WAIT_SECONDS)
         assert answer.text.startswith("alpha is 0.25 from step ")
-        assert answer.version > 0
+        assert answer.cursor > 0
 
     result = steered(plan, act)
     assert {step.alpha for step in decided_after(plan, "alpha")} == {0.25}
@@ -180,16 +180,16 @@ def test_values_that_cannot_be_are_refused_and_nothing_is_on_record(write_topic:
     assert history_of(plan).commands == ()
 
 
-def test_a_command_given_on_an_old_version_is_outdated(write_topic: WriteTopic) -> None:
+def test_a_command_given_at_an_old_cursor_is_outdated(write_topic: WriteTopic) -> None:
     plan = operated(write_topic(EVENTS), **SETTINGS)
 
     def act(plan: Plan) -> None:
-        version = set_to(plan, "alpha", "0.5").version
+        cursor = set_to(plan, "alpha", "0.5").cursor
         set_to(plan, "pause")
         with pytest.raises(CommandOutdated) as caught:
-            send(plan.control, alpha("late", "0", version), timeout_seconds=WAIT_SECONDS)
-        newest = caught.value.version
-        assert newest > version
+            send(plan.control, alpha("late", "0", cursor), timeout_seconds=WAIT_SECONDS)
+        newest = caught.value.cursor
+        assert newest > cursor
         send(plan.control, alpha("new", "1", newest), timeout_seconds=WAIT_SECONDS)
         set_to(plan, "resume")
 
@@ -255,7 +255,7 @@ def test_a_command_has_one_effect_though_the_dispatcher_dies_before_it_answers(
     with restarted(monkeypatch, plan) as crashes:
         result = steered(plan, lambda plan: answers.append(set_to(plan, "policy", "het", key="k")))
     assert len(crashes) == 1
-    assert [(answer.text, answer.version) for answer in answers] == on_record(plan, "k")
+    assert [(answer.text, answer.cursor) for answer in answers] == on_record(plan, "k")
     assert [(command.id, command.value) for command in history_of(plan).commands] == [("k", "het")]
     assert {step.manifest.generation for step in decided_after(plan, "policy")} == {generations(plan)[-1].number}
     assert result.status.policy == "het"
@@ -285,7 +285,7 @@ def test_what_was_set_survives_a_restart_and_trimming(write_topic: WriteTopic, m
     with restarted(monkeypatch, plan) as crashes:
         result = steered(plan, act)
     assert (len(crashes), alphas[-1]) == (1, 0.25)
-    first, again = ((answer.text, answer.version) for answer in answers)
+    first, again = ((answer.text, answer.cursor) for answer in answers)
     assert first == again
     assert (result.status.alpha_mode, result.status.workers[1].link_gbit) == ("manual", 0.5)
 

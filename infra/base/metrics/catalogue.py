@@ -39,7 +39,7 @@ METRICS = (
     _metric("samples_per_second", "gauge", DISPATCHER, "Samples trained per second, over the latest seconds."),
     _metric("step_interval_seconds", "gauge", DISPATCHER, "Median time between the ends of two steps."),
     _metric("generation", "gauge", DISPATCHER, "Number of the current generation of members."),
-    _metric("journal_version", "gauge", DISPATCHER, "Version of the run's journal: its number of appends."),
+    _metric("journal_cursor", "gauge", DISPATCHER, "End of the run's journal: its number of appends."),
     _metric("faults_total", "counter", DISPATCHER, "Losses after which the run went back to its last checkpoint."),
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("lag_events", "gauge", DISPATCHER, "Events in the stream that are not in a batch yet."),
@@ -128,7 +128,7 @@ METRICS = (
         "method",
         "route",
     ),
-    _metric("api_projection_lag_versions", "gauge", API, "Versions of a journal that SQL does not have yet.", "run"),
+    _metric("api_projection_lag_frames", "gauge", API, "Appends to a journal that SQL does not have yet.", "run"),
     _metric("api_pending_commands", "gauge", API, "Commands that their run has not answered yet.", "run"),
     # ── serving ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("serving_predictions_total", "counter", SERVER, "Samples that were answered."),

@@ -94,11 +94,11 @@ class ApiClient:
             after = {"after": page["next"]}
         return found
 
-    def change(self, method: str, path: str, body: Mapping[str, Any] | None = None, version: int | None = None) -> Any:
-        """Requests a change, once; version: it is refused if anything changed after this version."""
+    def change(self, method: str, path: str, body: Mapping[str, Any] | None = None, cursor: int | None = None) -> Any:
+        """Requests a change, once; cursor: it is refused if anything was changed after this cursor."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        if version is not None:
-            headers["If-Match"] = f'"{version}"'
+        if cursor is not None:
+            headers["If-Match"] = f'"{cursor}"'
         return self._read(self._send(method, path, CHANGE_SECONDS, json=body, headers=headers))
 
     def ask(self, path: str, body: Any) -> Any:

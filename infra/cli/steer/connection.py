@@ -40,17 +40,34 @@ class CommandOptions:
 
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = ""
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait until it is carried out.", min=0)] = 60.0
-    version: Annotated[
+    cursor: Annotated[
         int | None,
         typer.Option(
-            "--if-version", help="Refuse if the run was changed after this version.", min=0, show_default=False
+            "--if-cursor",
+            help="Refuse if the run was changed after this cursor, as 'freshet runs show' prints it.",
+            min=0,
+            show_default=False,
         ),
     ] = None
+    old_cursor: Annotated[int | None, typer.Option("--if-version", min=0, hidden=True)] = None
 
     @property
     def needs_api(self) -> bool:
         """Whether an option is given that only the API supports."""
-        return bool(self.reason) or self.version is not None
+        return bool(self.reason) or self.expected is not None
+
+    @cached_property
+    def expected(self) -> int | None:
+        """The cursor that the command is based on, with a notice for the older spelling; None: any."""
+        if self.old_cursor is None:
+            return self.cursor
+        if self.cursor is not None:
+            raise ConfigError(
+                f"--if-cursor {self.cursor} and --if-version {self.old_cursor} are both given; expected one, and they "
+                "mean the same; leave out --if-version"
+            )
+        typer.echo("freshet: --if-version is now --if-cursor; the old name works for one more release", err=True)
+        return self.old_cursor
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,7 @@ class ApiOptions(RunOrFolder):
         """
         is_local = is_path(self.named)
         of_api = [("--api", self.api), ("--token", self.token), ("--token-file", self.token_file)]
-        given = [option for option, value in [*of_api, ("--reason or --if-version", how.needs_api)] if value]
+        given = [option for option, value in [*of_api, ("--reason or --if-cursor", how.needs_api)] if value]
         if is_local and given:
             raise ConfigError(
                 f"{', '.join(given)} need the API, and --run {self.named}, a folder, goes around it; expected one or "
@@ -160,7 +177,7 @@ class ApiConnection:
         """Has a command for the run carried out, and returns its result."""
         why = {"reason": how.reason} if method != "DELETE" else {}
         given = None if method == "DELETE" else {**(body or {}), **why}
-        command = self.client.change(method, self.of_run(path), given, how.version)
+        command = self.client.change(method, self.of_run(path), given, how.expected)
         return self.client.await_answer(command, how.wait)
 
 

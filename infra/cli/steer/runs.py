@@ -31,8 +31,8 @@ def list_runs(as_json: AsJson = False, *, where: ApiOptions) -> None:
     if as_json:
         print_json(found)
     else:
-        rows = [(run["name"], run["state"], run["step"], run["samples"], run["version"]) for run in found]
-        show_table(("run", "state", "step", "samples", "version"), rows)
+        rows = [(run["name"], run["state"], run["step"], run["samples"], run["cursor"]) for run in found]
+        show_table(("run", "state", "step", "samples", "cursor"), rows)
 
 
 @app.command("show")
@@ -47,7 +47,7 @@ def show(as_json: AsJson = False, *, where: ApiOptions) -> None:
     if as_json:
         print_json(found)
     else:
-        names = ("name", "state", "step", "samples", "version", "folder", "topic")
+        names = ("name", "state", "step", "samples", "cursor", "folder", "topic")
         show_table(("", ""), [(name, found[name]) for name in names])
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from api.store.tables import LEVELS
-from dispatch.feed.page import FeedPage, Versioned
+from dispatch.feed.page import FeedPage, PlacedRecord
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
@@ -77,9 +77,9 @@ def trained(first: int, last: int) -> list[Frame]:
 
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def page(frames: Frames, after: int = 0, last: int | None = None, journal: str = "") -> FeedPage:
-    """What a feed answers: the records of versions after one, up to another; journal: its identity."""
+    """What a feed answers: the records after one cursor, up to another; journal: its identity."""
     end = len(frames) if last is None else last
-    chosen = tuple(Versioned(number + 1, one) for number in range(after, end) for one in frames[number])
+    chosen = tuple(PlacedRecord(number + 1, one) for number in range(after, end) for one in frames[number])
     return FeedPage(after, end, len(frames), chosen, journal)
 
 
@@ -88,7 +88,7 @@ class Reference:
     """The tables of a run, by a fold that knows no pages."""
 
     def __init__(self, commands: Iterable[str] = ()) -> None:
-        self.run: Row = {"state": "seen", "topic": "", "code": "", "begun_at": None, "ended_at": None, "version": 0}
+        self.run: Row = {"state": "seen", "topic": "", "code": "", "begun_at": None, "ended_at": None, "cursor": 0}
         self.steps: dict[int, Row] = {}
         self.generations: dict[int, Row] = {}
         self.alpha_changes: list[Row] = []
@@ -97,21 +97,21 @@ class Reference:
         self.events: list[Row] = []
         self.last_at: Any = None
         self.commands: dict[str, Row] = {
-            name: {"id": name, "state": "pending", "text": "", "version": None} for name in commands
+            name: {"id": name, "state": "pending", "text": "", "cursor": None} for name in commands
         }
 
     def fold(self, frames: Frames, trimmed: int = 0) -> "Reference":
         if trimmed:
             gap = {"first": 1, "last": trimmed}
-            self.events.append({"version": trimmed, "place": 0, "kind": "gap", "body": gap, "at": WHEN_READ})
+            self.events.append({"cursor": trimmed, "place": 0, "kind": "gap", "body": gap, "at": WHEN_READ})
         for number in range(trimmed, len(frames)):
             for place, record in enumerate(frames[number]):
                 self._add(record, number + 1, place)
-        self.run["version"] = len(frames)
+        self.run["cursor"] = len(frames)
         return self
 
-    def _add(self, record: AnyRecord, version: int, place: int) -> None:
-        key = {"version": version, "place": place}
+    def _add(self, record: AnyRecord, cursor: int, place: int) -> None:
+        key = {"cursor": cursor, "place": place}
         if not isinstance(record, StepDecided | StepDone):
             body = msgspec.json.decode(msgspec.json.encode(record))
             restated = record.generation.at_seconds if isinstance(record, CheckpointBegun) else 0.0
@@ -127,15 +127,15 @@ class Reference:
             case StepDone():
                 self._train(record)
             case GenerationStarted():
-                self.generations[record.number] = self._generation(record, version)
+                self.generations[record.number] = self._generation(record, cursor)
                 self.run |= {"state": "running", "ended_at": None}
             case CheckpointBegun():
                 if self.run["state"] == "seen":
                     self._begin(record.begun)
-                self.generations.setdefault(record.generation.number, self._generation(record.generation, version))
-                self.checkpoints[record.number] = self._checkpoint(record, "begun", self.last_at, version)
+                self.generations.setdefault(record.generation.number, self._generation(record.generation, cursor))
+                self.checkpoints[record.number] = self._checkpoint(record, "begun", self.last_at, cursor)
             case CheckpointTaken():
-                self.checkpoints[record.number] = self._checkpoint(record, "taken", record.at_seconds, version)
+                self.checkpoints[record.number] = self._checkpoint(record, "taken", record.at_seconds, cursor)
             case Redecided():
                 self._void(record.step)
             case Stopped() | Ended():
@@ -154,7 +154,7 @@ class Reference:
             self._note_alpha(key | named | {"readings": record.readings}, record)
             return
         if (known := self.commands.get(record.id)) and known["state"] != "done":
-            known |= {"state": "done", "text": record.text, "version": key["version"]}
+            known |= {"state": "done", "text": record.text, "cursor": key["cursor"]}
         if record.verb == "alpha":
             alpha = None if record.value == "auto" else float(record.value)
             mode = "auto" if alpha is None else "manual"
@@ -181,14 +181,14 @@ class Reference:
             row |= {name: getattr(told, name) for name in SUMMED[1:]} | {"first_at": at, "last_at": at}
             row["loss"] = None if told.loss != told.loss else told.loss
 
-    def _generation(self, record: GenerationStarted, version: int) -> Row:
+    def _generation(self, record: GenerationStarted, cursor: int) -> Row:
         told = {"members": list(record.members), "uses_hub": record.uses_hub, "base": record.base}
-        return told | {"number": record.number, "reason": record.reason, "at": record.at_seconds, "version": version}
+        return told | {"number": record.number, "reason": record.reason, "at": record.at_seconds, "cursor": cursor}
 
-    def _checkpoint(self, record: CheckpointBegun | CheckpointTaken, state: str, at: float | None, version: int) -> Row:
+    def _checkpoint(self, record: CheckpointBegun | CheckpointTaken, state: str, at: float | None, cursor: int) -> Row:
         where = {str(number): msgspec.to_builtins(place) for number, place in record.positions.items()}
         named = {"number": record.number, "step": record.step, "samples": record.samples, "positions": where}
-        return named | {"state": state, "at": at, "version": version}
+        return named | {"state": state, "at": at, "cursor": cursor}
 
     def _void(self, step: int) -> None:
         self.steps = {number: row for number, row in self.steps.items() if number <= step}

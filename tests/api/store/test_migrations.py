@@ -80,7 +80,7 @@ def test_a_step_down_and_up_keeps_every_row(database: str) -> None:
         (command.downgrade if revision == "0001" else command.upgrade)(config, revision)
 
     def rows(connection: Connection) -> list[Any]:
-        names = "SELECT name, version FROM runs", "SELECT run, kind FROM events"
+        names = "SELECT name, state FROM runs", "SELECT run, kind FROM events"
         return [list(connection.execute(text(query))) for query in names]
 
     async def fill() -> None:
@@ -90,7 +90,7 @@ def test_a_step_down_and_up_keeps_every_row(database: str) -> None:
 
     asyncio.run(fill())
     before = on(database, rows)
-    assert before == [[("r", 1)], [("r", "begun")]]
+    assert before == [[("r", "running")], [("r", "begun")]]
     on(database, partial(to, "0001"))
     assert on(database, rows) == before
     assert {"add_table", "add_column"} <= {difference[0] for difference in on(database, differences)}
@@ -112,7 +112,7 @@ def test_events_that_have_no_time_get_that_of_the_event_before(database: str) ->
     migrate(database)
     on(database, older)
     migrate(database)
-    times = "SELECT at FROM events ORDER BY version"
+    times = "SELECT at FROM events ORDER BY cursor"
     assert on(database, lambda connection: list(connection.scalars(text(times)))) == [5.0, 5.0, 5.0, 7.0]
 
 
@@ -128,7 +128,7 @@ def test_checkpoints_of_earlier_releases_keep_their_rows_under_the_new_name(data
             connection.execute(text(f"INSERT INTO events VALUES ('r', {version}, 0, '{kind}', '{{}}', 5.0)"))
 
     def rows(connection: Connection) -> list[Any]:
-        names = "SELECT number, step, state FROM checkpoints", "SELECT kind FROM events ORDER BY version"
+        names = "SELECT number, step, state FROM checkpoints", "SELECT kind FROM events ORDER BY cursor"
         return [[tuple(row) for row in connection.execute(text(query))] for query in names]
 
     migrate(database)
@@ -159,6 +159,54 @@ def test_commands_of_earlier_releases_get_their_outcome_from_their_text(database
     assert on(database, outcomes) == expected
 
 
+def test_cursors_of_earlier_releases_keep_their_rows_on_the_way_up_and_down(database: str) -> None:
+    filled = {
+        "runs": ("name, folder, topic, settings, code, state, version", "'r', '', '', '{}', '', 'seen', 9"),
+        "generations": ("run, number, members, uses_hub, base, reason, version", "'r', 1, '[]', FALSE, NULL, '', 2"),
+        "alpha_changes": (
+            "run, version, place, step, alpha, mode, backend, reason, readings, actor",
+            "'r', 3, 0, 1, 0.5, 'manual', '', '', '{}', 'ann'",
+        ),
+        "checkpoints": ("run, number, step, samples, positions, state, version", "'r', 1, 2, 3, '{}', 'taken', 4"),
+        "faults": ("run, version, place, step, generation, kind, text", "'r', 5, 1, 2, 1, 'PeerLost', ''"),
+        "events": ("run, version, place, kind, body", "'r', 6, 0, 'fault', '{}'"),
+        "commands": (
+            "id, run, key, digest, verb, worker, value, expected, actor, reason, state, text, version, created_at",
+            "'c', 'r', 'k', '', 'pause', '', '', -1, '', '', 'done', '', 7, 1.0",
+        ),
+    }
+    expected = {
+        "runs": 9,
+        "generations": 2,
+        "alpha_changes": 3,
+        "checkpoints": 4,
+        "faults": 5,
+        "events": 6,
+        "commands": 7,
+    }
+
+    def to(revision: str, connection: Connection) -> None:
+        config = migrations()
+        config.attributes["connection"] = connection
+        (command.downgrade if revision == "0005" else command.upgrade)(config, revision)
+
+    def fill(connection: Connection) -> None:
+        for table, (columns, values) in filled.items():
+            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"))
+
+    def numbers(column: str, connection: Connection) -> dict[str, int]:
+        return {table: connection.scalar(text(f"SELECT {column} FROM {table}")) for table in filled}
+
+    migrate(database)
+    on(database, partial(to, "0005"))
+    on(database, fill)
+    migrate(database)
+    assert on(database, partial(numbers, "cursor")) == expected
+    assert on(database, differences) == []
+    on(database, partial(to, "0005"))
+    assert on(database, partial(numbers, "version")) == expected
+
+
 def test_a_difference_would_be_found(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("DROP TABLE faults")))
@@ -168,7 +216,7 @@ def test_a_difference_would_be_found(database: str) -> None:
 def test_a_database_of_a_newer_freshet_is_refused(database: str) -> None:
     migrate(database)
     on(database, lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
-    with pytest.raises(ConfigError, match="its schema is 9999; expected 0005 or an older one"):
+    with pytest.raises(ConfigError, match="its schema is 9999; expected 0006 or an older one"):
         migrate(database)
 
 

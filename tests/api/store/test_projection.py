@@ -246,7 +246,7 @@ def test_a_trimmed_journal_leaves_a_gap_and_goes_on_behind_its_checkpoint(databa
         await store.runs.project("run", page(frames, 0, 41))
         await store.runs.project("run", page(frames, 53))
         events = await store.runs.events("run", 1)
-        assert [(one.kind, one.version) for one in events] == [("gap", 53), ("checkpoint begun", 54)]
+        assert [(one.kind, one.cursor) for one in events] == [("gap", 53), ("checkpoint begun", 54)]
         assert events[0].body == {"first": 42, "last": 53}
         assert [point.last_step for point in await store.runs.steps("run")] == list(range(1, 11))
         await store.close()
@@ -277,7 +277,7 @@ def test_a_shorter_journal_is_another_one(database: str) -> None:
     async def run() -> None:
         store = await SqlStore.open(database)
         await store.runs.project("run", page([[journals.begun()], *trained(1, 3)]))
-        with pytest.raises(JournalDiffers, match="has version 1; expected 7 or later"):
+        with pytest.raises(JournalDiffers, match="ends at cursor 1; expected 7 or later"):
             await store.runs.project("run", page([[journals.begun()]]))
         await store.close()
 
@@ -292,7 +292,7 @@ def test_a_command_is_done_when_the_journal_has_it(database: str) -> None:
         await store.runs.project("run", page([[journals.begun()], [record]]))
         found = await store.commands.get(sent.id)
         assert found is not None
-        assert (found.state, found.text, found.version) == ("done", "a zero \ufffd byte", 2)
+        assert (found.state, found.text, found.cursor) == ("done", "a zero \ufffd byte", 2)
         (change,) = (await store.runs.alpha_changes("run")).rows
         assert (change.alpha, change.mode, change.actor, change.reason) == (0.25, "manual", "ann", "a test")
         settled = await store.commands.record_answer(sent.id, "refused", "too late")
@@ -327,7 +327,7 @@ def test_an_answer_makes_way_for_what_the_journal_has(database: str) -> None:
         await store.runs.project("run", page([[journals.begun()], [record]]))
         found = await store.commands.get(sent.id)
         assert found is not None
-        assert (found.text, found.version, found.done_at) == (record.text, 2, record.at_seconds)
+        assert (found.text, found.cursor, found.done_at) == (record.text, 2, record.at_seconds)
         await store.close()
 
     asyncio.run(run())

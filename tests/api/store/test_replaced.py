@@ -61,7 +61,7 @@ def projected(folder: Path, steps: int, database: str, settings: str) -> str:
         async def project(store: SqlStore) -> None:
             projector = Projector(store, Place("r", folder, {"is": settings}))
             await projector._see()
-            while await projector.advance() or projector.projected < dispatcher.journal.version:
+            while await projector.advance() or projector.projected < dispatcher.journal.cursor:
                 pass
 
         asked(database, project)
@@ -82,8 +82,8 @@ def test_the_new_run_has_the_name_and_the_old_ones_rows_have_one_of_their_own(
     assert asked(database, steps_of) == {"r": list(range(1, new_steps + 1)), apart: list(range(1, OLD_STEPS + 1))}
     kept = asked(database, lambda store: store.runs.get(apart))
     ours = asked(database, lambda store: store.runs.get("r"))
-    assert (kept.version, kept.begun_at, kept.settings) == (known.version, known.begun_at, {"is": "old"})
-    assert (ours.version, ours.settings, ours.state) == (new_steps + 1, {"is": "new"}, "running")
+    assert (kept.cursor, kept.begun_at, kept.settings) == (known.cursor, known.begun_at, {"is": "old"})
+    assert (ours.cursor, ours.settings, ours.state) == (new_steps + 1, {"is": "new"}, "running")
     assert (asked(database, lambda store: store.runs.projected("r"))).identity == new
     assert asked(database, lambda store: rows_of(store, apart)) == rows
     assert [(log["run"], log["kept_as"]) for log in logs if "began anew" in log["event"]] == [("r", apart)]
@@ -111,14 +111,14 @@ def test_a_run_that_goes_on_keeps_its_identity_and_its_rows(database: str, tmp_p
 
         async def project(store: SqlStore) -> None:
             projector = Projector(store, Place("r", tmp_path / "r", {}))
-            while await projector.advance() or projector.projected < dispatcher.journal.version:
+            while await projector.advance() or projector.projected < dispatcher.journal.cursor:
                 pass
 
         asked(database, project)
     assert asked(database, steps_of) == {"r": [1, 2, 3, 4, 5]}
 
 
-def test_rows_that_were_projected_before_there_were_identities_are_set_apart_by_their_version(
+def test_rows_that_were_projected_before_there_were_identities_are_set_apart_by_their_cursor(
     database: str, tmp_path: Path
 ) -> None:
     projected(tmp_path / "r", OLD_STEPS, database, "old")

@@ -84,7 +84,7 @@ def test_what_a_run_is_about_is_kept_when_it_is_seen_again(database: str) -> Non
     async def ask(store: SqlStore) -> None:
         await store.runs.project("run", page([[journals.begun()], [journals.generation(0)]]))
         seen = await store.runs.see("run", "/runs/run", {"seed": 1}, "log:clicks")
-        assert (seen.state, seen.version, seen.settings, seen.code) == ("running", 2, {"seed": 1}, "0.1.0")
+        assert (seen.state, seen.cursor, seen.settings, seen.code) == ("running", 2, {"seed": 1}, "0.1.0")
         assert (await store.runs.list()).rows == (seen,)
         assert await store.runs.get("other") is None
         assert (await store.runs.generations("run")).rows[0].members == ("a", "b")
@@ -138,7 +138,7 @@ def test_old_events_are_pruned(database: str) -> None:
     async def ask(store: SqlStore) -> None:
         await store.runs.project("run", page([[journals.generation(number)] for number in range(20)]))
         assert await store.prune(Retention(events=5)) == 15
-        assert [one.version for one in await store.runs.events("run")] == [16, 17, 18, 19, 20]
+        assert [one.cursor for one in await store.runs.events("run")] == [16, 17, 18, 19, 20]
         assert await store.prune(Retention(age_seconds=60.0)) == 5
 
     on(database, ask)

@@ -5,9 +5,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 from msgspec.structs import replace
 
-from dispatch.checkpoints.state import DispatcherState, load_index, load_state, read_state, save_state, write_state
+from dispatch.checkpoints.state import (
+    STATE,
+    DispatcherState,
+    load_index,
+    load_state,
+    read_state,
+    save_state,
+    write_state,
+)
+from dispatch.journal.answers import CommandAnswer
 from dispatch.placement.capacity.link_costs import MeasuredLinks
 from dispatch.placement.errors import DuplicateKeys
 from dispatch.placement.rows.index import Index
@@ -156,3 +166,13 @@ def test_an_index_with_rows_left_out_or_too_many_is_damage(tmp_path: Path) -> No
         load_index(storage, manifest_of(1, file, shards=(ShardPart(0, 3, (file,)),)))
     with pytest.raises(DuplicateKeys, match="3 rows have 2 different keys"):
         Index.restore(np.array([5, 6, 5], np.uint64))
+
+
+def test_answers_in_checkpoints_of_earlier_releases_are_read_and_written_as_they_were() -> None:
+    content = save_state(DispatcherState(1, decided(), trained(Accounts("r", "esd"))))
+    header = msgspec.json.decode(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    text = header["__metadata__"][STATE].replace('"answers":[]', '"answers":[{"id":"a","text":"paused","version":41}]')
+    earlier = safetensors.numpy.save(safetensors.numpy.load(content), {STATE: text})
+    loaded = load_state(earlier)
+    assert loaded.decided.answers == (CommandAnswer("a", "paused", cursor=41),)
+    assert save_state(loaded) == earlier

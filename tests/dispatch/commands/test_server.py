@@ -41,7 +41,7 @@ def accept(control: ControlSocket, asked: Asked) -> None:
 
 
 def answer(control: ControlSocket, asked: Asked, outcome: Outcome, text: str) -> None:
-    control.answer(asked, CommandAnswered(**COMMON, id=asked.message.id, outcome=outcome, text=text, version=9))
+    control.answer(asked, CommandAnswered(**COMMON, id=asked.message.id, outcome=outcome, text=text, cursor=9))
 
 
 def serve(control: ControlSocket, answering: Answering, requests: int = 1) -> tuple[threading.Thread, list[Command]]:
@@ -64,7 +64,7 @@ def test_a_command_is_carried_out_and_answered(control: ControlSocket) -> None:
     told = command(control.endpoint, RUN, "drain", "worker-1", key="k1")
     thread.join()
     assert (asked[0].id, asked[0].verb, asked[0].worker) == ("k1", "drain", "worker-1")
-    assert told == CommandAnswered(**COMMON, id="k1", outcome="accepted", text="drain worker-1", version=9)
+    assert told == CommandAnswered(**COMMON, id="k1", outcome="accepted", text="drain worker-1", cursor=9)
 
 
 def test_every_command_has_an_id_of_its_own(control: ControlSocket) -> None:

@@ -48,11 +48,11 @@ def endpoint(journal: RunJournal) -> Iterator[str]:
 
 
 def read_all(endpoint: str, cursor: int = 0) -> list[tuple[int, AnyRecord]]:
-    """What follows a version, up to the newest."""
+    """What follows a cursor, up to the newest."""
     found: list[tuple[int, AnyRecord]] = []
     while True:
         page = read_feed(endpoint, RUN, cursor)
-        found += [(each.version, each.record) for each in page.records]
+        found += [(each.cursor, each.record) for each in page.records]
         cursor = page.next
         if cursor == page.newest:
             return found
@@ -64,11 +64,11 @@ def test_every_record_is_read_once_without_its_assignment(journal: RunJournal, e
     found = read_all(endpoint)
     expected = [feed_server.stripped(record) for record in read_records(journal.own_folder)]
     assert [record for _, record in found] == expected
-    assert [version for version, _ in found] == [1, 1, 2, 3, 4]
+    assert [cursor for cursor, _ in found] == [1, 1, 2, 3, 4]
     assert all(record.assignment == b"" for _, record in found if isinstance(record, StepDecided))
 
 
-def test_pages_are_small_and_those_of_one_version_stay_together(
+def test_pages_are_small_and_those_of_one_frame_stay_together(
     journal: RunJournal, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_server, "PAGE_RECORDS", 1)
@@ -108,7 +108,7 @@ def test_what_was_dropped_is_passed_over_and_told(journal: RunJournal, endpoint:
     journal.trim(1)
     page = read_feed(endpoint, RUN, 0)
     assert (page.after, page.next, page.newest) == (2, 4, 4)
-    assert [each.version for each in page.records] == [3, 4]
+    assert [each.cursor for each in page.records] == [3, 4]
 
 
 def test_what_no_checkpoint_needs_is_read_as_long_as_nobody_has(journal: RunJournal, endpoint: str) -> None:
@@ -116,7 +116,7 @@ def test_what_no_checkpoint_needs_is_read_as_long_as_nobody_has(journal: RunJour
     journal.begin_checkpoint(1, 1, {0: Position(1)}, 2)
     journal.trim(1)
     assert read_history(journal.own_folder).base.number == 1
-    assert [version for version, _ in read_all(endpoint)] == [1, 1, 2, 3]
+    assert [cursor for cursor, _ in read_all(endpoint)] == [1, 1, 2, 3]
 
 
 def test_what_the_slower_of_two_readers_has_not_read_stays_also_for_the_next_dispatcher(
@@ -129,7 +129,7 @@ def test_what_the_slower_of_two_readers_has_not_read_stays_also_for_the_next_dis
     journal.trim(1)
     assert read_feed(endpoint, RUN, 1, reader="slow").after == 1
     journal.close()
-    again = JournalReaders(journal.own_folder, journal.version)
+    again = JournalReaders(journal.own_folder, journal.cursor)
     again.note("fast", 3)
     assert (again.slowest, again.floor) == ("slow", 1)
 
@@ -156,7 +156,7 @@ def test_a_reader_of_another_journal_begins_anew(journal: RunJournal, endpoint: 
 
 
 def test_a_cursor_that_this_journal_cannot_have_given_is_refused(journal: RunJournal, endpoint: str) -> None:
-    with pytest.raises(CommandRefused, match=r"version 7 is not in .* has 1 versions; .* put back to an earlier state"):
+    with pytest.raises(CommandRefused, match=r"cursor 7 is not in .* ends at cursor 1; .* put back to an earlier"):
         read_feed(endpoint, RUN, 7, journal=journal.identity)
     assert journal.readers.slowest == ""
 

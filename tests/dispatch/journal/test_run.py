@@ -159,7 +159,7 @@ def test_what_nobody_has_read_stays_while_there_is_room(tmp_path: Path) -> None:
         kept.readers.note("a", 2)
         kept.trim(2)
         assert segments(tmp_path) == (1, 1)
-        kept.readers.note("a", kept.version)
+        kept.readers.note("a", kept.cursor)
         kept.trim(2)
         assert segments(tmp_path) == (1, 0)
 

@@ -60,13 +60,13 @@ def dispatcher_in(folder: Path, saved: Decided | None = None) -> Iterator[Dispat
         yield Dispatcher(folder, saved, resources)
 
 
-def versions_of(folder: Path) -> dict[str, int]:
-    """At which version of the journal each command is on record, by id."""
+def cursors_of(folder: Path) -> dict[str, int]:
+    """The cursor of each command in the journal, by id."""
     frames = JournalTail(folder / JOURNAL, 0).read(4)
-    return {record.id: version for version, records in frames for record in records if isinstance(record, Commanded)}
+    return {record.id: cursor for cursor, records in frames for record in records if isinstance(record, Commanded)}
 
 
-def test_a_dispatcher_that_comes_after_it_answers_a_command_with_its_version(tmp_path: Path) -> None:
+def test_a_dispatcher_that_comes_after_it_answers_a_command_with_its_cursor(tmp_path: Path) -> None:
     with dispatcher_in(tmp_path) as first:
         begun_in(first.journal)
         answers = [first.give(key) for key in "ab"]
@@ -74,7 +74,7 @@ def test_a_dispatcher_that_comes_after_it_answers_a_command_with_its_version(tmp
         assert first.give("a") == answers[0]
     with dispatcher_in(tmp_path) as second:
         assert [second.give(key) for key in "ab"] == answers
-    assert {answer.id: answer.version for answer in answers} == versions_of(tmp_path) == {"a": 2, "b": 3}
+    assert {answer.id: answer.cursor for answer in answers} == cursors_of(tmp_path) == {"a": 2, "b": 3}
 
 
 def test_it_does_so_when_the_record_of_the_command_has_been_trimmed(tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ def test_a_status_tells_alpha_as_it_was_set_before_the_next_step_is_decided(tmp_
     assert (told.alpha, told.alpha_mode) == (0.25, "manual")
 
 
+def test_a_status_tells_the_cursor_under_its_earlier_name_too(tmp_path: Path) -> None:
+    told = Steering(job_in(tmp_path), AlphaPilot(128, 2)).describe(Status(run="r"), Desired(), (), 41)
+    assert (told.cursor, told.version) == (41, 41)
+
+
 @pytest.mark.parametrize("wanted", [Desired(alpha=0.75), Desired(is_auto=True, auto_alpha=0.75)])
 def test_the_alpha_of_a_policy_is_the_ceiling_whoever_sets_it(wanted: Desired) -> None:
     assert alpha_of(wanted, "fixed", most=0.5) == 0.5

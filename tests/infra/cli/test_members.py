@@ -38,7 +38,7 @@ class FakeRun:
             member = ListedMember(name="worker-0", state="parked", number=0, link_gbit=0.5)
             control.answer(asked, Members(**common, is_paused=False, members=(member,)))
             return
-        common |= {"id": command.id, "version": 7}
+        common |= {"id": command.id, "cursor": 7}
         if command.worker == "worker-9":
             control.answer(asked, CommandAnswered(**common, outcome="refused", text="no worker 'worker-9'"))
             return

@@ -177,7 +177,7 @@ def test_what_needs_the_api_does_not_go_over_sockets(invoke: Invoke, tmp_path: P
     with fake_run(tmp_path / "runs" / "up-1") as run:
         assert "there is no token" in invoke("pause", "--reason", "x").stderr
         refused = invoke("pause", "--run", run.folder, "--reason", "x")
-        assert "--reason or --if-version need the API, and --run" in refused.stderr
+        assert "--reason or --if-cursor need the API, and --run" in refused.stderr
         assert "no API listens for the runs in runs/up-1" in invoke("pause", "--run", "r", "--token", "t").stderr
     assert run.commands == []
 

@@ -171,7 +171,7 @@ def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, ap
     told = {
         ("alpha", "get", "--run", "nosuch"): "there is no run 'nosuch' here; expected one of GET /v1/runs: r",
         ("workers", "drain", "nobody"): "there is no worker 'nobody'; expected one of worker-0",
-        ("pause", "--if-version", "0"): "expected version ",
+        ("pause", "--if-cursor", "0"): "expected cursor ",
         ("runs", "create", "--name", "x"): "no agent starts runs here",
         ("runs", "create", "--name", "x", "--set", "A=1"): "the request does not fit its schema; body.settings",
         ("workers", "add"): "nobody supervises run 'r'",
@@ -185,6 +185,18 @@ def test_refusals_are_one_line_with_the_detail(steer: Invoke, invoke: Invoke, ap
     assert "the token has the scopes read; expected control" in denied.stderr
     wrong = invoke("pause", "--api", api.address, "--token", "fr_wrong")
     assert f"the API at {api.address} refuses the token" in wrong.stderr
+
+
+def test_the_earlier_name_of_if_cursor_works_with_a_notice(steer: Invoke, api: Served) -> None:
+    cursor = api.get("/v1/runs/r").json["cursor"]
+    done = steer("pause", "--if-version", str(cursor))
+    notice = "freshet: --if-version is now --if-cursor; the old name works for one more release\n"
+    assert (done.returncode, done.stderr) == (0, notice)
+    late = steer("resume", "--if-version", "0")
+    assert late.returncode == 1
+    assert late.stderr.startswith(notice)
+    both = steer("resume", "--if-version", "0", "--if-cursor", "0")
+    assert "--if-cursor 0 and --if-version 0 are both given" in both.stderr
 
 
 def test_what_is_given_wrongly_is_told_before_anything_is_sent(invoke: Invoke, tmp_path: Path) -> None:
