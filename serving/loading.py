@@ -8,8 +8,8 @@ will do.
 
 Within a line a copy that holds a checkpoint needs only files of later checkpoints: each file's name begins with the
 number of the checkpoint that it was written for, and what it holds is as of that checkpoint. Merged files hold older
-rows too, which are skipped by their versions. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as it
-was; a failure after that leaves it without a version, and it is loaded as a whole the next time.
+rows too, which are skipped by their last steps. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as
+it was; a failure after that leaves it without a snapshot, and it is loaded as a whole the next time.
 
 Legend: K rows of a block, L floats of the dense vector.
 """
@@ -162,7 +162,7 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
     wanted = {
         "numbers": (np.dtype(np.int64), (rows,)),
         "keys": (np.dtype(np.uint64), (rows,)),
-        "versions": (np.dtype(np.int64), (rows,)),
+        "versions": (np.dtype(np.int64), (rows,)),  # the last steps, as files call them
         "values": (dtype, (rows, shape.value)),
         "state": (dtype, (rows, shape.state)),
     }
@@ -214,8 +214,8 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | N
             keys_K = opened.read("keys", first, end)
             values_KW = opened.read("values", first, end)
             if since is not None:
-                versions_K = opened.read("versions", first, end)
-                is_new_K = (versions_K > since.step) | (versions_K < 0)  # below 0: a row with its start value
+                last_steps_K = opened.read("versions", first, end)
+                is_new_K = (last_steps_K > since.step) | (last_steps_K < 0)  # below 0: a row with its start value
                 keys_K, values_KW = keys_K[is_new_K], values_KW[is_new_K]
             copy.table.put(keys_K, values_KW)
 
