@@ -16,8 +16,19 @@ RETIRED = {
     "retell": r"\bretell\w*",
     "rage": r"\brage\b",
     "CLEARLY": r"\bCLEARLY\b",
+    "version of the model": r"\bversion_of\b|\bversion_before\b|\bcopy\.version\b|\b(?:serving|feed)[./]versions\b"
+    r"|\b(?:NoOlder|Read|Judged|Seen)Versions?\b|\bVersion(?:Reading|Window)\b|\b(?:served|good|held) versions?\b"
+    r"|\b[Vv]ersions? (?:of the model|held back|is held|are held|taken|that (?:is|are) (?:served|held|wanted|pinned))\b"
+    r"|\bversions are good\b|\b(?:the first|no) version (?:is|has)\b",
+    "version of a row": r"\bversions_[A-Z]\b|\bstore\.versions\b|\bverify[./]versions\b|\bcheck_versions\b"
+    r"|\b[Vv]ersions? of (?:a |all |each |every |its |the )?rows?\b|\brow's version\b"
+    r"|\bvalue, state(?: and|,) version\b",
 }
-"""what is searched for, by what was given up: a cut is a checkpoint, or else it is truncated, split or shortened"""
+"""what is searched for, by what was given up
+
+A cut is a checkpoint, or else it is truncated, split or shortened. A version of the model is a snapshot. A version of a
+row is its last step.
+"""
 EARLIER_RELEASES = {
     "CHANGELOG.md": "says what was renamed",
     "alembic/versions": "tables of earlier releases",
