@@ -51,7 +51,7 @@ class Coordinator:
         self.connections = parts.connections
         self.commands = parts.commands
         self.steering = parts.steering
-        self.versions = parts.versions
+        self.snapshots = parts.snapshots
         self.publisher = parts.publisher
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
@@ -101,7 +101,7 @@ class Coordinator:
         while self._receive(0.0):
             has_report = True
         self._complete_reported()
-        self.versions.advance(self.connections, self.crew.generation)
+        self.snapshots.advance(self.connections, self.crew.generation)
         if self.job.golden is None:
             newest = max(self.intake.step, self.journal.history.step)  # while steps on record are trained again
             self.commands.carry_out_arrived(newest, self.training.accounts.parked)
@@ -146,7 +146,7 @@ class Coordinator:
             rows=self.training.index.count,
             while_waiting=self.look_around,
         )
-        self.versions.start_generation(self.connections)
+        self.snapshots.start_generation(self.connections)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
         keeps = self.training.start_generation(terms, roster.wanted, self.steering.policy)
         welcome = {
@@ -343,7 +343,7 @@ class Coordinator:
         accounts = self.training.accounts
         known = accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
-        status = msgspec.structs.replace(known, served=self.versions.status(), troubles=troubles)
+        status = msgspec.structs.replace(known, served=self.snapshots.status(), troubles=troubles)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,5 +394,5 @@ class Coordinator:
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")
             elif done.checkpoint:
-                reference = self.versions.ask(self.training.newest.take_all())
+                reference = self.snapshots.ask(self.training.newest.take_all())
                 self.checkpointing.add_state(self.training.trained(), reference)

@@ -43,7 +43,7 @@ class DenseJob:
 
 @dataclass(frozen=True)
 class GateRule:
-    """How far a version may be from what is served; settings of serving, where they are explained."""
+    """How far a snapshot may be from the served one; settings of serving, where they are explained."""
 
     logloss: float = 0.15
     calibration: float = 0.25
@@ -53,7 +53,7 @@ class GateRule:
 
 @dataclass(frozen=True)
 class Publishing:
-    """How often a version of the model goes out while somebody serves it, and which is held back."""
+    """How often a snapshot is published while somebody serves the model, and which one is held back."""
 
     seconds: float = 1.0
     gate: GateRule = field(default_factory=GateRule)

@@ -13,7 +13,7 @@ from dispatch.dense import needs_ring
 from dispatch.feed.audience import Audience
 from dispatch.feed.protocol import FEED
 from dispatch.feed.server import FeedServer
-from dispatch.feed.versions import Versions
+from dispatch.feed.snapshots import PublishedSnapshots
 from dispatch.intake import Intake
 from dispatch.job import DispatchJob, check_job
 from dispatch.journal.run import RunJournal
@@ -53,7 +53,7 @@ class DispatcherParts:
     """what people want"""
     steering: Steering
     """puts that in force"""
-    versions: Versions
+    snapshots: PublishedSnapshots
     """of the model, for those who serve it"""
     publisher: StatusPublisher
     endpoints: tuple[str, str, str, str]
@@ -113,7 +113,7 @@ def open_parts(
         connections=connections,
         commands=commands,
         steering=steering,
-        versions=Versions(audience, checkpointing, journal, intake),
+        snapshots=PublishedSnapshots(audience, checkpointing, journal, intake),
         publisher=publisher,
         endpoints=(crew.endpoint, publisher.endpoint, control.endpoint, readers.endpoint),
     )

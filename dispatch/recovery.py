@@ -122,7 +122,7 @@ def go_back(parts: DispatcherParts) -> ReturnPoint:
     state, index = parts.checkpointing.choose()
     history = parts.journal.history
     decided = None if state is None else state.decided
-    parts.versions.go_back()
+    parts.snapshots.go_back()
     training = Training(parts.job, parts.steering.needs, state, index)
     parts.intake.go_back(history, decided)
     if parts.job.golden is None:  # commands of a run that is replayed are none of this one
@@ -166,7 +166,7 @@ def redecide(parts: DispatcherParts, restore: int) -> None:
     structlog.get_logger().warning(hint, checkpoint=restore)
     parts.journal.redecide(restore, parts.intake.step)
     parts.checkpointing.void_after(restore)
-    parts.versions.withdraw()
+    parts.snapshots.withdraw()
 
 
 # ── 4. train again ────────────────────────────────────────────────────────────────────────────────────────────────────

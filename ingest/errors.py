@@ -1,6 +1,6 @@
 """IngestError
 ├── InputError          a file to replay is broken; the message names its line
-├── NothingPredicts     no version of the model is served yet, so nobody predicts
+├── NothingPredicts     no snapshot is served yet, so nobody predicts
 ├── AbsentField         no event of many has a field of the schema
 ├── EncodeError         an event that does not fit its schema was given to an encoder
 ├── SourceError         events that a manifest or a position names cannot be read

@@ -1,1 +1,1 @@
-"""The parameter server: rows, their optimizer state and versions, by shard."""
+"""The parameter server: rows, their optimizer state and the last step that trained each, by shard."""

@@ -283,7 +283,7 @@ class CheckpointFailed(Header, frozen=True):
 
 
 class Digested(Header, frozen=True):
-    """The sum, over the shard's rows, of a hash of each one's number in the run, key, value, state and version."""
+    """The sum, over the shard's rows, of a hash of each one's number in the run, key, value, state and last step."""
 
     rows: Number
     digest: Name

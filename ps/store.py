@@ -37,10 +37,10 @@ class Store:
         self.rows = Chunks(chunk_rows, self.shape.total, config.float_dtype)
         self._config = config
         self._seed = seed
-        self.versions = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
+        self.last_steps = Chunks(chunk_rows, 1, np.int64, fill=NEVER)
         """The step that last changed each row."""
         self.newest_C = np.empty(0, np.int64)
-        """The newest version of each chunk, or a newer one."""
+        """The newest last step of each chunk, or a newer step."""
         self._keys = Chunks(chunk_rows, 1, np.uint64)
 
     def __len__(self) -> int:
@@ -62,18 +62,18 @@ class Store:
         self,
         numbers_K: NDArray[np.int64],
         keys_K: NDArray[np.uint64],
-        versions_K: NDArray[np.int64],
+        last_steps_K: NDArray[np.int64],
         rows_KT: NDArray[Any],
     ) -> None:
         """Loads rows of a checkpoint into the places that ``reserve`` made."""
         self.check(numbers_K)
         self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
         self.rows.scatter(numbers_K, rows_KT)
-        self.stamp(numbers_K, versions_K)
+        self.stamp(numbers_K, last_steps_K)
 
     def reserve(self, length: int) -> None:
         """Makes room for that many rows; the contents of new ones are undefined."""
-        for table in (self.versions, self._keys, self.rows):
+        for table in (self.last_steps, self._keys, self.rows):
             table.grow(length)
         chunks = len(self.rows.addresses)
         self.newest_C = np.concatenate([self.newest_C, np.full(chunks - len(self.newest_C), NEVER)])
@@ -101,14 +101,14 @@ class Store:
     def stamp(self, numbers_K: NDArray[np.int64], steps_K: NDArray[np.int64]) -> None:
         """Notes the step that last changed each row."""
         self.check(numbers_K)
-        self.versions.scatter(numbers_K, steps_K.reshape(-1, 1))
-        _raise_newest(self.newest_C, self.versions.chunk_rows, numbers_K, steps_K)
+        self.last_steps.scatter(numbers_K, steps_K.reshape(-1, 1))
+        _raise_newest(self.newest_C, self.last_steps.chunk_rows, numbers_K, steps_K)
 
     def steps(self, numbers_K: NDArray[np.int64]) -> NDArray[np.int64]:
         """The step that last changed each row, NEVER for a start value."""
         self.check(numbers_K)
         steps = np.empty((len(numbers_K), 1), np.int64)
-        self.versions.gather(numbers_K, steps)
+        self.last_steps.gather(numbers_K, steps)
         return steps.reshape(-1)
 
     def keys(self, numbers_K: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -1,11 +1,11 @@
-"""Copies of the model: one answers, the other takes in the next version, and until then is the way back.
+"""Copies of the model: one answers, the other takes in the next snapshot, and until then is the way back.
 
     active    answers; never changed while it does
-    standby   the version served before, until the files of the next one are applied to it; then they swap
+    standby   the snapshot served before, until the files of the next one are applied to it; then they swap
 
 Any number of threads read a copy at a time: a request does not wait until the dispatcher's question has been scored.
 Whoever changes a copy waits for those that read it, and nobody waits for that: readers who come meanwhile go to the
-other copy. A batch is answered by one copy from beginning to end, so that each answer is of one version.
+other copy. A batch is answered by one copy from beginning to end, so that each answer is of one snapshot.
 
 Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector.
 """
@@ -25,7 +25,7 @@ from ps.checkpoints.manifest import CheckpointManifest
 from ps.config import DenseRule, RowConfig
 from serving.errors import NothingServed
 from serving.rows.table import RowTable
-from serving.versions import Version, version_of
+from serving.snapshot_id import SnapshotId, snapshot_id_of
 from trainer.config import ModelConfig
 from trainer.dense import places_of
 from trainer.models.registry import build_model
@@ -57,7 +57,7 @@ class ModelSpec:
 
 
 class ModelCopy:
-    """One version of the model in memory."""
+    """One snapshot in memory."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._turn = threading.Condition()
@@ -71,8 +71,8 @@ class ModelCopy:
         self.module = self._start_module()
 
     @property
-    def version(self) -> Version | None:
-        return None if self.manifest is None else version_of(self.manifest)
+    def snapshot(self) -> SnapshotId | None:
+        return None if self.manifest is None else snapshot_id_of(self.manifest)
 
     @property
     def dense_weights(self) -> int:
@@ -173,18 +173,16 @@ class Copies:
 
     def swap(self) -> None:
         """The standby answers from now on; batches under way are finished by the copy that began them."""
-        assert self.standby.manifest is not None, "a copy that holds no whole version would be served"
+        assert self.standby.manifest is not None, "a copy that holds no whole snapshot would be served"
         self._active, self.standby = self.standby, self._active
 
     @contextmanager
     def reading(self) -> Iterator[tuple[ModelCopy, CheckpointManifest]]:
-        """The copy that answers, which does not change meanwhile; raises NothingServed before the first version."""
+        """The copy that answers, which does not change meanwhile; raises NothingServed before the first snapshot."""
         copy = self._begin_reading()
         try:
             if copy.manifest is None:
-                raise NothingServed(
-                    "no version of the model has been loaded yet; expected a checkpoint; try again later"
-                )
+                raise NothingServed("no snapshot has been loaded yet; expected a checkpoint; try again later")
             yield copy, copy.manifest
         finally:
             copy.end_reading()

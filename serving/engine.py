@@ -1,7 +1,7 @@
 """Answers requests with the model, many at a time: what waits while a batch is computed is the next batch.
 
 One thread computes. A request that finds nobody waiting is answered at once, so a quiet server adds no delay; under
-load requests are joined, up to ``batch_samples``. A larger request is answered alone, in slices, by one version.
+load requests are joined, up to ``batch_samples``. A larger request is answered alone, in slices, by one snapshot.
 """
 
 import threading
@@ -48,7 +48,7 @@ class Engine:
         self._thread.start()
 
     def submit(self, samples: Samples) -> "Future[Predicted]":
-        """The answer fails with NothingServed before the first version."""
+        """The answer fails with NothingServed before the first snapshot."""
         asked = WaitingRequest(samples, Future())
         with self._changed:
             self._waiting.append(asked)

@@ -1,5 +1,5 @@
 """ServingError
-└── NothingServed    no version of the model has been loaded yet
+└── NothingServed    no snapshot has been loaded yet
 """
 
 from infra.base.errors import FreshetError
@@ -10,4 +10,4 @@ class ServingError(FreshetError):
 
 
 class NothingServed(ServingError):
-    """No version of the model has been loaded yet."""
+    """No snapshot has been loaded yet."""

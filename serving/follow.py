@@ -3,7 +3,7 @@
 Every turn:
 
 1. what people want is read (the choice file), and the manifests that are new
-2. of the versions that should be served, the best that can be loaded is loaded
+2. of the snapshots that should be served, the best that can be loaded is loaded
 3. the copies are swapped, and whoever wants to know is told
 
 A checkpoint that is damaged is left out and tried again after some seconds; what is served stays until something better
@@ -26,8 +26,8 @@ from ps.checkpoints.publication import DeliveredFiles, Deliveries
 from ps.errors import CheckpointDamaged
 from serving.copies import Copies
 from serving.loading import is_at, load, read_served_manifest
+from serving.snapshot_id import SnapshotId, candidates, snapshot_id_of
 from serving.snapshots.remembered import Remembered
-from serving.versions import Version, candidates, version_of
 
 LOCAL_SECONDS = 0.1
 """between two looks at a folder"""
@@ -43,8 +43,8 @@ class News(Protocol):
     def wait(self, seconds: float) -> tuple[str, ...]:
         """Waits for a new checkpoint, so many seconds at most; returns where shards publish files now."""
 
-    def served(self, version: Version, at_seconds: float) -> None:
-        """A version is served from now on; at_seconds: since 1970."""
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
+        """A snapshot is served from now on; at_seconds: since 1970."""
 
     def wake(self) -> None:
         """Ends the present wait, or the next one."""
@@ -64,7 +64,7 @@ class PolledNews:
         self._woken.clear()
         return ()
 
-    def served(self, version: Version, at_seconds: float) -> None:
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
         """Nobody wants to know."""
 
     def wake(self) -> None:
@@ -86,7 +86,7 @@ class Followed(NamedTuple):
 
 
 class Follower:
-    """Keeps the copies at the version that should be served."""
+    """Keeps the copies at the snapshot that should be served."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Follower:
         self._retry_at: dict[int, float] = {}
         """of checkpoints that could not be loaded, on the monotonic clock"""
         self._pinned: int | None = None
-        """what was pinned when the present version was swapped in"""
+        """what was pinned when the present snapshot was swapped in"""
         self._pauses = DoublingPauses()
         self._turned = threading.Condition()
         self.state = Followed(0, Choice(), (), "no turn has been taken yet")
@@ -179,16 +179,16 @@ class Follower:
                     self._give_up(number, error)
 
     def _serve_best(self, choice: Choice) -> str:
-        """Swaps in the best version that can be loaded; returns why a better one could not be."""
+        """Swaps in the best snapshot that can be loaded; returns why a better one could not be."""
         failure = ""
         served = self._copies.served
-        version = None if served is None else version_of(served)
+        present = None if served is None else snapshot_id_of(served)
         if choice.pinned is not None and choice.pinned not in self._manifests:
             return (
                 f"checkpoint {choice.pinned} is pinned and cannot be read; expected its manifest; pin another, or "
                 "unpin it"
             )
-        for wanted in candidates(self._manifests.values(), choice, version, choice.pinned != self._pinned):
+        for wanted in candidates(self._manifests.values(), choice, present, choice.pinned != self._pinned):
             if not is_at(self._copies.standby, wanted):
                 if not self._may_try(wanted.number):
                     failure = failure or self.state.failure
@@ -228,22 +228,22 @@ class Follower:
         now = time.time()
         self._log_served(wanted, before, choice)
         self._meter.count("serving_swaps")
-        self._news.served(version_of(wanted), now)
+        self._news.served(snapshot_id_of(wanted), now)
 
     def _log_served(self, wanted: CheckpointManifest, before: CheckpointManifest | None, choice: Choice) -> None:
         """At once if it is served for another reason than the one before, or after a failure; else now and then."""
-        is_older = before is not None and version_of(wanted) < version_of(before)
+        is_older = before is not None and snapshot_id_of(wanted) < snapshot_id_of(before)
         is_released = wanted.number in choice.released
         is_mended = before is not None and self.state.failure != ""
         kind = choice.pinned, is_released, wanted.timeline, is_older, is_mended
-        if versions := self._pauses.count_if_due(kind):
+        if snapshots := self._pauses.count_if_due(kind):
             at = {
                 "checkpoint": wanted.number,
                 "timeline": wanted.timeline,
                 "step": wanted.step,
                 "pinned": choice.pinned,
             }
-            structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, versions=versions)
+            structlog.get_logger().info("serves", **at, is_released=is_released, is_older=is_older, snapshots=snapshots)
 
     def _may_try(self, number: int) -> bool:
         return self._retry_at.get(number, 0.0) <= time.monotonic()

@@ -8,8 +8,8 @@ will do.
 
 Within a line a copy that holds a checkpoint needs only files of later checkpoints: each file's name begins with the
 number of the checkpoint that it was written for, and what it holds is as of that checkpoint. Merged files hold older
-rows too, which are skipped by their versions. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as it
-was; a failure after that leaves it without a version, and it is loaded as a whole the next time.
+rows too, which are skipped by their last steps. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as
+it was; a failure after that leaves it without a snapshot, and it is loaded as a whole the next time.
 
 Legend: K rows of a block, L floats of the dense vector.
 """
@@ -30,7 +30,7 @@ from ps.checkpoints.restore import deal_dense, dealt
 from ps.errors import CheckpointDamaged
 from ps.protocol import FilePart
 from serving.copies import ModelCopy, ModelSpec
-from serving.versions import Version, version_of
+from serving.snapshot_id import SnapshotId, snapshot_id_of
 
 NAME = re.compile(r"(\d{8,})/(?:shard|base|merged)-\d+-[0-9a-f]{32}\.safetensors")
 BLOCK_ROWS = 1 << 16
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
     manifest: CheckpointManifest
     files: tuple[tuple[ShardPart, FilePart], ...]
-    since: Version | None
+    since: SnapshotId | None
     """what the copy holds; None: the checkpoint is loaded as a whole"""
 
 
@@ -62,7 +62,7 @@ def read_served_manifest(storage: Storage, number: int) -> CheckpointManifest:
 def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Plan:
     """Brings a copy to a checkpoint, whatever it holds; returns what was read."""
     check_manifest(manifest, copy.spec)
-    planned = plan(manifest, copy.version)
+    planned = plan(manifest, copy.snapshot)
     for shard, file in planned.files:
         check_file(storage, shard, file, copy.spec)
     flat_L = read_dense(storage, manifest, copy)
@@ -83,8 +83,8 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
 
 
 # ── 1 plan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def plan(manifest: CheckpointManifest, held: Version | None) -> Plan:
-    """Which files bring a copy that holds a version to a checkpoint."""
+def plan(manifest: CheckpointManifest, held: SnapshotId | None) -> Plan:
+    """Which files bring a copy that holds a snapshot to a checkpoint."""
     since = held if held is not None and _is_continued(manifest, held) else None
     files = [(shard, file) for shard in manifest.shards for file in shard.files]
     return Plan(
@@ -92,7 +92,7 @@ def plan(manifest: CheckpointManifest, held: Version | None) -> Plan:
     )
 
 
-def _is_continued(manifest: CheckpointManifest, held: Version) -> bool:
+def _is_continued(manifest: CheckpointManifest, held: SnapshotId) -> bool:
     """Whether a checkpoint is a later one of the same line."""
     return held.timeline == manifest.timeline and held.checkpoint < manifest.number and held.step <= manifest.step
 
@@ -162,7 +162,7 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
     wanted = {
         "numbers": (np.dtype(np.int64), (rows,)),
         "keys": (np.dtype(np.uint64), (rows,)),
-        "versions": (np.dtype(np.int64), (rows,)),
+        "versions": (np.dtype(np.int64), (rows,)),  # the last steps, as files call them
         "values": (dtype, (rows, shape.value)),
         "state": (dtype, (rows, shape.state)),
     }
@@ -205,7 +205,7 @@ def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) 
 
 
 # ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | None) -> None:
+def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: SnapshotId | None) -> None:
     """Puts the rows of a file into the table, those left out that the copy has had since."""
     with RowFile(storage, file) as opened:
         opened.keep()
@@ -214,8 +214,8 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: Version | N
             keys_K = opened.read("keys", first, end)
             values_KW = opened.read("values", first, end)
             if since is not None:
-                versions_K = opened.read("versions", first, end)
-                is_new_K = (versions_K > since.step) | (versions_K < 0)  # below 0: a row with its start value
+                last_steps_K = opened.read("versions", first, end)
+                is_new_K = (last_steps_K > since.step) | (last_steps_K < 0)  # below 0: a row with its start value
                 keys_K, values_KW = keys_K[is_new_K], values_KW[is_new_K]
             copy.table.put(keys_K, values_KW)
 
@@ -234,4 +234,4 @@ def damaged(what: str) -> Iterator[None]:
 
 def is_at(copy: ModelCopy, manifest: CheckpointManifest) -> bool:
     """Whether a copy holds a checkpoint."""
-    return copy.version == version_of(manifest)
+    return copy.snapshot == snapshot_id_of(manifest)

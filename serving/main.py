@@ -38,7 +38,7 @@ from serving.rows.index import warm_up_index
 from serving.scoring import QuestionScorer
 
 FIRST_SECONDS = 30.0
-"""how long a server looks for a version before it listens: others on its port answer meanwhile"""
+"""how long a server looks for a snapshot before it listens: others on its port answer meanwhile"""
 
 
 def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:

@@ -1,12 +1,18 @@
 """Answers about predictions and snapshots."""
 
+from typing import Any
+
 from pydantic import Field
 
 from infra.web.answers import Answer, Body, Reason
 
+EARLIER_VERSION: Any = Field(
+    description="Deprecated: the same as snapshot, for one more release.", json_schema_extra={"deprecated": True}
+)
 
-class VersionReading(Answer):
-    """A snapshot of the model."""
+
+class SnapshotIdReading(Answer):
+    """The id of a snapshot."""
 
     timeline: int
     """Number of times that steps had been discarded and decided again."""
@@ -18,9 +24,10 @@ class Predictions(Answer):
     """Click probabilities, in the order of the samples, all from one snapshot."""
 
     probabilities: list[float]
-    version: VersionReading
+    snapshot: SnapshotIdReading
     age_seconds: float
     """Time since the checkpoint of this snapshot was taken."""
+    version: SnapshotIdReading = EARLIER_VERSION
     ids: list[str] | None = None
     """Ids of the predictions, to be sent with their labels later; only if predictions are logged."""
     unknown_fields: list[str] | None = None
@@ -30,7 +37,7 @@ class Predictions(Answer):
 class SnapshotReading(Answer):
     """A snapshot that could be served."""
 
-    version: VersionReading
+    snapshot: SnapshotIdReading
     at_seconds: float
     """When its checkpoint was taken, in seconds since 1970."""
     age_seconds: float
@@ -42,13 +49,14 @@ class SnapshotReading(Answer):
     is_pinned: bool
     is_served: bool
     """Whether the answering process serves it."""
+    version: SnapshotIdReading = EARLIER_VERSION
 
 
 class CurrentSnapshot(Answer):
     """What the answering process serves, and what is requested."""
 
     snapshot: SnapshotReading
-    previous: VersionReading | None
+    previous: SnapshotIdReading | None
     """The snapshot that a rollback would go back to."""
     failure: str
     """The reason, if a newer or the pinned snapshot is not served; otherwise empty."""

@@ -1,9 +1,9 @@
-"""News between a server and the dispatcher of its run: new versions this way, what is served the other.
+"""News between a server and the dispatcher of its run: new snapshots this way, what is served the other.
 
 One thread asks the dispatcher over and over; each question says what is served, and is answered when there is a newer
-version, within a second in any case. The follower's thread is woken by news. The dispatcher may ask what the version
-that is served makes of its newest samples, and judges the next version by the answer. Nothing depends on any of it:
-without a dispatcher the storage is looked at as before.
+snapshot, within a second in any case. The follower's thread is woken by news. The dispatcher may ask how the served
+snapshot scores its newest samples, and judges the next snapshot by the answer. Nothing depends on any of it: without a
+dispatcher the storage is looked at as before.
 """
 
 import threading
@@ -13,14 +13,14 @@ from contextlib import closing
 from dispatch.feed.live_client import LiveClient, Scorer
 from dispatch.feed.protocol import Newest
 from infra.base.wire import Curve
-from serving.versions import Version
+from serving.snapshot_id import SnapshotId
 
 AGAIN_SECONDS = 1.0
 """before a dispatcher that did not answer is asked again"""
 NOWHERE = "tcp://127.0.0.1:1"
 """before it is known where the dispatcher is"""
-NOTHING = Version(0, -1, 0)
-"""what a server serves that has no version yet"""
+NOTHING = SnapshotId(0, -1, 0)
+"""what a server serves that has no snapshot yet"""
 
 
 class DispatcherNews:
@@ -53,8 +53,8 @@ class DispatcherNews:
         self._has_news.clear()
         return () if self._newest is None else self._newest.publishers
 
-    def served(self, version: Version, at_seconds: float) -> None:
-        self._served = version, at_seconds
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
+        self._served = snapshot, at_seconds
 
     def wake(self) -> None:
         self._has_news.set()
@@ -74,8 +74,8 @@ class DispatcherNews:
 
     def _report(self, client: LiveClient) -> bool:
         """Whether the dispatcher answered."""
-        (version, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
-        newest = client.report(client.live(version.timeline, version.step, version.checkpoint, at_seconds, known))
+        (snapshot, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
+        newest = client.report(client.live(snapshot.timeline, snapshot.step, snapshot.checkpoint, at_seconds, known))
         if newest is None:
             return False
         if newest.checkpoint != known:

@@ -1,6 +1,6 @@
-"""Answers the dispatcher's questions: what the version that is served makes of the newest samples.
+"""Answers the dispatcher's questions: how the served snapshot scores the newest samples.
 
-The next version is judged by the answer (``dispatch/checkpoints/gate.py``). Samples come as keys and dense inputs:
+The next snapshot is judged by the answer (``dispatch/checkpoints/gate.py``). Samples come as keys and dense inputs:
 their labels are nobody's business here. A question is scored by one copy of the model, which requests read at the same
 time; it goes in slices, so that its thread never keeps the interpreter from theirs for long.
 """
@@ -30,7 +30,7 @@ class QuestionScorer:
         self._log = structlog.get_logger()
 
     def __call__(self, samples: int, asked: QuestionArrays) -> ScoredQuestion | None:
-        """None before the first version, and if the samples are not those of this model or cannot be scored."""
+        """None before the first snapshot, and if the samples are not those of this model or cannot be scored."""
         fields = self._copies.spec.fields
         dense = self._copies.spec.dense
         if not samples or (asked.keys.size, asked.dense.size) != (samples * fields, samples * dense):

@@ -20,10 +20,18 @@ RETIRED = {
     "given on a version": r"[Vv]ersion (?:that )?it (?:was given on|is based on)|given on (?:an? )?(?:\w+ )?version",
     "journal.version": r"\b(?:_?journal|_?writer|tail|rest)\.version\b|journal_version|lag_versions",
     "Versioned": r"\b(?:Versioned|VersionOutdated|AfterVersion)\b",
+    "version of the model": r"\bversion_of\b|\bversion_before\b|\bcopy\.version\b|\b(?:serving|feed)[./]versions\b"
+    r"|\b(?:NoOlder|Read|Judged|Seen)Versions?\b|\bVersion(?:Reading|Window)\b|\b(?:served|good|held) versions?\b"
+    r"|\b[Vv]ersions? (?:of the model|held back|is held|are held|taken|that (?:is|are) (?:served|held|wanted|pinned))\b"
+    r"|\bversions are good\b|\b(?:the first|no) version (?:is|has)\b",
+    "version of a row": r"\bversions_[A-Z]\b|\bstore\.versions\b|\bverify[./]versions\b|\bcheck_versions\b"
+    r"|\b[Vv]ersions? of (?:a |all |each |every |its |the )?rows?\b|\brow's version\b"
+    r"|\bvalue, state(?: and|,) version\b",
 }
 """what is searched for, by what was given up
 
-A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, not a version.
+A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, a version of the
+model is a snapshot, and a version of a row is its last step.
 """
 EARLIER_RELEASES = {
     "CHANGELOG.md": "says what was renamed",

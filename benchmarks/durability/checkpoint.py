@@ -84,7 +84,7 @@ class CheckpointResult:
     ratio: float
     """Ratio of these two, within each checkpoint."""
     changed_bytes: int
-    """Bytes of the changed rows: key, version, value and state."""
+    """Bytes of the changed rows: key, last step, value and state."""
     written_bytes: int
     written_ratio: float
     first_checkpoint_ms: float
@@ -118,7 +118,7 @@ def run_checkpoint(folder: Path, rows: int, dim: int, share: float, checkpoints:
             shard.change(np.sort(np.random.default_rng(checkpoint).choice(rows, changed, replace=False)))
             taken.append(_take_checkpoint(shard, folder, checkpoint))
         restore_seconds = _go_back(shard, checkpoints + 1)
-    row_bytes = config.shape().total * np.dtype(config.float_dtype).itemsize + 8 + 8  # with its key and its version
+    row_bytes = config.shape().total * np.dtype(config.float_dtype).itemsize + 8 + 8  # with its key and its last step
     return _result((rows, dim, changed), row_bytes, first, taken, restore_seconds)
 
 

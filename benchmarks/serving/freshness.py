@@ -89,7 +89,7 @@ class FreshnessResult:
     p50_seconds: float
     p99_seconds: float
     worst_seconds: float
-    versions: int
+    snapshots: int
     """Snapshots that the client saw."""
     answers_per_second: float
     steps_per_second_published: tuple[float, ...]
@@ -100,12 +100,12 @@ class FreshnessResult:
 
 
 @dataclass
-class SeenVersions:
+class SeenSnapshots:
     """What a client saw, in the order of time."""
 
     times: list[float] = field(default_factory=list)
     """Times of answers, in seconds since 1970."""
-    versions: list[tuple[int, int]] = field(default_factory=list)
+    snapshots: list[tuple[int, int]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -123,7 +123,7 @@ def run_freshness(
         p50_seconds=float(p50),
         p99_seconds=float(p99),
         worst_seconds=float(worst),
-        versions=len(set(asked.versions)),
+        snapshots=len(set(asked.snapshots)),
         answers_per_second=len(asked.times) / (asked.times[-1] - asked.times[0]),
         steps_per_second_published=tuple(published),
         steps_per_second_alone=tuple(alone),
@@ -139,7 +139,7 @@ def _job(place: Path, rate: float, settings: Sequence[str]) -> ChaosJob:
 
 
 # ── freshness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[SeenVersions, list[float]]:
+def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[SeenSnapshots, list[float]]:
     token = asyncio.run(make_token(database_url(None, job.folder.parent), "bench", ("predict", "read")))
     producing = launch(job, "produce", "--rate", str(load.rate))
     try:
@@ -160,9 +160,9 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
 
 
 @contextmanager
-def _asking(address: str, token: str) -> Iterator[SeenVersions]:
+def _asking(address: str, token: str) -> Iterator[SeenSnapshots]:
     """A client that asks as often as it can, with a short pause between an answer and the next request."""
-    asked = SeenVersions()
+    asked = SeenSnapshots()
     is_over = threading.Event()
     thread = threading.Thread(target=_ask, args=(address, token, asked, is_over))
     thread.start()
@@ -173,7 +173,7 @@ def _asking(address: str, token: str) -> Iterator[SeenVersions]:
         thread.join()
 
 
-def _ask(address: str, token: str, asked: SeenVersions, is_over: threading.Event) -> None:
+def _ask(address: str, token: str, asked: SeenSnapshots, is_over: threading.Event) -> None:
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE_SECONDS)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     body = json.dumps([SAMPLE])
@@ -185,25 +185,25 @@ def _ask(address: str, token: str, asked: SeenVersions, is_over: threading.Event
             if answer.status != http.client.OK:
                 asked.faults.append(f"{answer.status} {content[:200]!r}")
                 return
-            version = json.loads(content)["version"]
+            snapshot = json.loads(content)["snapshot"]
             asked.times.append(time.time())
-            asked.versions.append((version["timeline"], version["step"]))
+            asked.snapshots.append((snapshot["timeline"], snapshot["step"]))
     except (OSError, http.client.HTTPException) as error:
         asked.faults.append(repr(error))
     finally:
         connection.close()
 
 
-def _check(asked: SeenVersions) -> None:
+def _check(asked: SeenSnapshots) -> None:
     if asked.faults or len(asked.times) < 2:
         raise FreshetError(f"/v1/predict answered {asked.faults[:1] or 'nothing'}; expected 200; see the log of serve")
-    if asked.versions != sorted(asked.versions):
-        raise FreshetError("the served version went backwards; expected later ones only; see the log of serve")
+    if asked.snapshots != sorted(asked.snapshots):
+        raise FreshetError("the served snapshot went backwards; expected later ones only; see the log of serve")
 
 
-def ages_of(appended: Sequence[tuple[float, int]], asked: SeenVersions) -> list[float]:
+def ages_of(appended: Sequence[tuple[float, int]], asked: SeenSnapshots) -> list[float]:
     """Ages of events (append time, step that trained them); raises FreshetError if one was never served."""
-    steps = [step for _, step in asked.versions]
+    steps = [step for _, step in asked.snapshots]
     ages = []
     for at, step in appended:
         first = bisect_left(steps, step)

@@ -62,7 +62,7 @@ class GateLoad:
     file: Path | None
     samples: int
     """Most samples of the whole stream."""
-    version_samples: int
+    snapshot_samples: int
     field: str
     """Field that is missing in one of the cases."""
     has_server: bool = True
@@ -74,7 +74,7 @@ class GateResult:
     """One case; snapshots are counted from the beginning of the middle third, or of the last."""
 
     name: str
-    versions: int
+    snapshots: int
     false_holds: int
     """Held back in the first third; if nothing is wrong, in the whole stream."""
     held_after: int | None
@@ -103,7 +103,7 @@ def run_gate(load: GateLoad, cases: Sequence[str], tell: Callable[[str], None]) 
     results = []
     for name in cases:
         results.append(_try_case(load, schema, name, known[name]))
-        tell(f"{name}: {results[-1].held} held of {results[-1].versions}, {results[-1].reason or 'none'}")
+        tell(f"{name}: {results[-1].held} held of {results[-1].snapshots}, {results[-1].reason or 'none'}")
     return results
 
 
@@ -173,16 +173,16 @@ def _synthetic(schema: Schema) -> Iterator[Samples]:
         yield samples
 
 
-def versions_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
+def snapshots_of(load: GateLoad, schema: Schema) -> Iterator[Samples]:
     """The stream, split where snapshots are taken."""
     waiting: list[Samples] = []
     for part in read_stream(load, schema):
         waiting.append(part)
         joined = join_samples(waiting)
         first = 0
-        while first + load.version_samples <= len(joined):
-            yield joined.slice(first, first + load.version_samples)
-            first += load.version_samples
+        while first + load.snapshot_samples <= len(joined):
+            yield joined.slice(first, first + load.snapshot_samples)
+            first += load.snapshot_samples
         waiting = [joined.slice(first, len(joined))]
 
 
@@ -216,7 +216,7 @@ class ServedModel:
         return probabilities_B
 
 
-class JudgedVersion(NamedTuple):
+class JudgedSnapshot(NamedTuple):
     """The verdict on one snapshot."""
 
     reasons: tuple[str, ...]
@@ -240,7 +240,7 @@ class JudgedRun:
         self._step = self._checkpoint = self._trained = 0
         self._present_S = np.zeros(len(schema.sources), np.int64)
 
-    def take(self, samples: Samples) -> JudgedVersion:
+    def take(self, samples: Samples) -> JudgedSnapshot:
         """The snapshot after these samples."""
         logits_B = np.concatenate([self._train(samples.slice(at, at + BATCH)) for at in range(0, len(samples), BATCH)])
         first = max(0, len(samples) - MOST_ASKED)
@@ -258,7 +258,7 @@ class JudgedRun:
         if judged.verdict.is_good:
             self._served = ServedModel(self._model, self._rows, self._step, self._checkpoint)
         mean = None if self._served is None else float(self._served.predict(newest).mean())
-        return JudgedVersion(judged.verdict.reasons, mean)
+        return JudgedSnapshot(judged.verdict.reasons, mean)
 
     def _train(self, batch: Samples) -> NDArray[np.float32]:
         self._step += 1
@@ -284,7 +284,7 @@ class JudgedRun:
 def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateResult:
     draw = np.random.default_rng(SEED)
     run = JudgedRun(schema, load.has_server)
-    parts = list(versions_of(load, schema))
+    parts = list(snapshots_of(load, schema))
     third = len(parts) // 3
     judged = []
     for number, part in enumerate(parts):
@@ -299,18 +299,18 @@ def _try_case(load: GateLoad, schema: Schema, name: str, fault: Fault) -> GateRe
     return result_of(name, judged, third)
 
 
-def result_of(name: str, judged: Sequence[JudgedVersion], third: int) -> GateResult:
-    held = [bool(version.reasons) for version in judged]
+def result_of(name: str, judged: Sequence[JudgedSnapshot], third: int) -> GateResult:
+    held = [bool(snapshot.reasons) for snapshot in judged]
     middle = held[third : 2 * third]
     last = held[2 * third :]
-    means = [version.served_mean for version in judged if version.served_mean is not None]
-    later = [version.served_mean for version in judged[third:] if version.served_mean is not None]
+    means = [snapshot.served_mean for snapshot in judged if snapshot.served_mean is not None]
+    later = [snapshot.served_mean for snapshot in judged[third:] if snapshot.served_mean is not None]
     is_wrong = name != "nothing"
     good_since = third - next((at for at, is_held in enumerate(reversed(middle)) if is_held), third)
-    first = next((version.reasons[0] for version in judged if version.reasons), "")
+    first = next((snapshot.reasons[0] for snapshot in judged if snapshot.reasons), "")
     return GateResult(
         name=name,
-        versions=len(judged),
+        snapshots=len(judged),
         false_holds=sum(held[:third] if is_wrong else held),
         held_after=middle.index(True) if True in middle else None,
         held=sum(middle),

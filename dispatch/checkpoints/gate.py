@@ -49,7 +49,7 @@ HELD_SHARE = 0.1
 """Weight of a checkpoint that is held back in the average of changed rows, relative to a good one."""
 MOST_KEPT = 16_384
 """Most scored samples that are kept if clicks are rare; otherwise ``GateRule.samples``."""
-CURRENT_VERSIONS = 30
+CURRENT_SNAPSHOTS = 30
 """Number of latest good snapshots that the reference must be among: an older one is pinned, or its server is stuck."""
 PATIENCE = 64
 """Windows of ``GateRule.samples`` after which labels that no reference can judge count as a change of the stream."""
@@ -212,7 +212,7 @@ def _changed(rule: GateRule, state: GateState, share: float | None) -> list[str]
     if share is None or state.changed_share is None or share <= state.changed_share + rule.changed_share:
         return []
     return [
-        f"{share:.1%} of all rows have changed since the version before, and {state.changed_share:.1%} was the "
+        f"{share:.1%} of all rows have changed since the snapshot before, and {state.changed_share:.1%} was the "
         f"average; expected {state.changed_share + rule.changed_share:.1%} at most"
     ]
 
@@ -236,13 +236,13 @@ def _gone_fields(state: GateState, found: CheckpointReadings) -> list[str]:
     for name, present, usual in zip(found.field_names, new.present_S.tolist(), usual_S.tolist(), strict=True):
         if is_impossible(present, PRESENT_SHARE * usual * new.samples):
             reasons.append(
-                f"field {name} is in {present / new.samples:.1%} of the {new.samples} samples since the version "
+                f"field {name} is in {present / new.samples:.1%} of the {new.samples} samples since the snapshot "
                 f"before, and was in {usual:.1%}; expected {PRESENT_SHARE * usual:.1%} at least"
             )
     return reasons
 
 
-# ── labels and model, by the version that is served ───────────────────────────────────────────────────────────────────
+# ── labels and model, by the served snapshot ──────────────────────────────────────────────────────────────────────────
 def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadings) -> Opinion | None:
     """The opinion by the reference; None if there is none, it is not current, or it has scored too few samples."""
     reference = found.reference
@@ -256,7 +256,7 @@ def _judge_by_reference(rule: GateRule, state: GateState, found: CheckpointReadi
         return None
     newest = max(telling or MOST_KEPT, len(reference.scores))
     compared = compare(state.scores.newest(newest))
-    labels = _impossible_rate(compared.samples, compared.clicks, compared.expected, "the version that is served")
+    labels = _impossible_rate(compared.samples, compared.clicks, compared.expected, "the served snapshot")
     labels = labels or _lost_order(state, compared)
     if labels is not None:
         return Opinion(labels, comparison=compared)
@@ -281,13 +281,13 @@ def _equal_labels(run: Run) -> str | None:
         return None
     found, other = ("clicks", "none") if run.are_clicks else ("no clicks", "clicks")
     return (
-        f"all of the latest {run.samples} samples are {found}, and by the version that is served or the usual rate "
+        f"all of the latest {run.samples} samples are {found}, and by the served snapshot or the usual rate "
         f"{run.expected:.0f} were to be {other}; expected one of these at least"
     )
 
 
 def _is_stale(state: GateState, reference: ReferenceScores) -> bool:
-    return len(state.good_steps) == CURRENT_VERSIONS and reference.step < state.good_steps[0]
+    return len(state.good_steps) == CURRENT_SNAPSHOTS and reference.step < state.good_steps[0]
 
 
 def _impossible_rate(samples: int, clicks: int, expected: float, by: str) -> str | None:
@@ -320,7 +320,7 @@ def _lost_order(state: GateState, compared: Comparison) -> str | None:
     if not is_inverted and max(reference.value, model.value) >= least:
         return None
     return (
-        f"AUC of the latest {compared.samples} samples is {reference.value:.3f} by the version that is served, and "
+        f"AUC of the latest {compared.samples} samples is {reference.value:.3f} by the served snapshot, and "
         f"{model.value:.3f} by the model; expected {least:.3f} at least: labels are random or inverted"
     )
 
@@ -332,7 +332,7 @@ def _worse(rule: GateRule, state: GateState, compared: Comparison) -> str | None
         return None
     return (
         f"logloss of the latest {compared.samples} samples is {compared.reference_loss + compared.excess:.4f}, and "
-        f"{compared.reference_loss:.4f} by the version that is served; expected {compared.reference_loss + most:.4f} "
+        f"{compared.reference_loss:.4f} by the served snapshot; expected {compared.reference_loss + most:.4f} "
         "at most"
     )
 
@@ -344,7 +344,7 @@ def _miscalibrated(rule: GateRule, state: GateState, compared: Comparison) -> st
         samples=compared.samples,
         clicks=compared.clicks,
         predicted=compared.predicted,
-        by_reference=f", {compared.expected:.0f} by the version that is served",
+        by_reference=f", {compared.expected:.0f} by the served snapshot",
     )
 
 
@@ -442,7 +442,7 @@ def _state_after(
         state,
         usual=_move_usual(state.usual, found.recent, weight),
         held=None,
-        good_steps=(*state.good_steps, found.step)[-CURRENT_VERSIONS:],
+        good_steps=(*state.good_steps, found.step)[-CURRENT_SNAPSHOTS:],
         present_shares_S=shares_S,
     )
 

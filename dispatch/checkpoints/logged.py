@@ -48,14 +48,14 @@ class CheckpointLog:
         if is_served and not checkpoint.verdict.is_good:
             self._held += 1
             if self._pauses.count_if_due(("held", *kind_of(checkpoint.verdict.reasons))):
-                self._log.warning("version held back", **at, reasons=checkpoint.verdict.reasons, in_a_row=self._held)
+                self._log.warning("snapshot held back", **at, reasons=checkpoint.verdict.reasons, in_a_row=self._held)
             return
         held, self._held = self._held, 0
         if held and self._pauses.count_if_due("good again"):
-            self._log.info("versions are good again", **at, held_back=held)
+            self._log.info("snapshots are good again", **at, held_back=held)
         elif (
             not held
             and checkpoint.is_publication
-            and (versions := self._pauses.count_if_due(("taken", checkpoint.timeline)))
+            and (snapshots := self._pauses.count_if_due(("taken", checkpoint.timeline)))
         ):
-            self._log.info("versions taken", **at, versions=versions)
+            self._log.info("snapshots taken", **at, snapshots=snapshots)

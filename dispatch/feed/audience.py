@@ -1,9 +1,9 @@
-"""Those who serve the model: whether there are any, what they serve, and what they are told of new versions.
+"""Those who serve the model: whether there are any, what they serve, and what they are told of new snapshots.
 
 Two threads meet here: that of the socket (``dispatch/feed/server.py``), which hears who serves and answers,
 and the dispatcher's loop, which takes checkpoints and says which is the newest. Each value is replaced whole.
 
-What is announced never goes back in (timeline, step). When recovery discards steps, their versions are withdrawn,
+What is announced never goes back in (timeline, step). When recovery discards steps, their snapshots are withdrawn,
 and nothing is announced before the first later checkpoint. A dispatcher that starts announces the checkpoint that it
 goes back to, unless an earlier one may have announced a newer one, which is damaged or void now.
 """
@@ -25,7 +25,7 @@ MOST_SERVERS = 4096
 
 
 class Announced(NamedTuple):
-    """The newest version there is."""
+    """The newest snapshot there is."""
 
     checkpoint: int = 0
     """0: none, or none since steps were declared void; the storage knows those before"""
@@ -53,7 +53,7 @@ class Audience:
         self.questions.hear(live)
 
     def has_news(self, live: Live) -> bool:
-        """Whether there is a version that the server did not know."""
+        """Whether there is a snapshot that the server did not know."""
         return self.newest.checkpoint > live.known
 
     # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +79,7 @@ class Audience:
             self.newest = Announced(checkpoint, timeline, step)
 
     def withdraw(self, timeline: int) -> None:
-        """Steps are void, and versions made of them are no more; the next one is of this line."""
+        """Steps are void, and snapshots made of them are no more; the next one is of this line."""
         self.newest = Announced(0, timeline, -1)
 
     def publish_at(self, endpoints: Sequence[str]) -> None:

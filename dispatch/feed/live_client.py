@@ -1,4 +1,4 @@
-"""Tells a dispatcher what a server serves, and hears of new versions, for as long as the server runs."""
+"""Tells a dispatcher what a server serves, and hears of new snapshots, for as long as the server runs."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -22,11 +22,11 @@ from infra.base.errors import ConfigError, WireError
 from infra.base.wire import Codec, Curve, Refused, connected, receive, send
 
 ANSWER_SECONDS = 3.0
-"""longer than the dispatcher keeps a server waiting that knows the newest version"""
+"""longer than the dispatcher keeps a server waiting that knows the newest snapshot"""
 
 
 class ScoredQuestion(NamedTuple):
-    """The answer to a question, and by which version."""
+    """The answer to a question, and by which snapshot."""
 
     probabilities_B: NDArray[np.float32]
     timeline: int
@@ -66,7 +66,7 @@ class LiveClient:
         return Live(**at, timeline=timeline, checkpoint=checkpoint)
 
     def report(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
-        """Sends what is served; returns the newest version once it is newer than what the server knows.
+        """Sends what is served; returns the newest snapshot once it is newer than what the server knows.
 
         The dispatcher answers within a second in any case. None: it did not answer, or refused. A question that comes
         with its answer is answered first.

@@ -47,9 +47,9 @@ class ReadJournal(Header, frozen=True):
 
 
 class Live(Header, frozen=True):
-    """A server says which version it serves, about once a second; step: of that version, -1 if it has none.
+    """A server says which snapshot it serves, about once a second; step: of that snapshot, -1 if it has none.
 
-    Answered by Newest: at once if there is a version that the server does not know, else within a second.
+    Answered by Newest: at once if there is a snapshot that the server does not know, else within a second.
     """
 
     timeline: Number
@@ -66,7 +66,7 @@ class Live(Header, frozen=True):
 
 
 class Scores(Header, frozen=True):
-    """A server's answer to a question; step: of the version that it scored the samples with. It is not answered."""
+    """A server's answer to a question; step: of the snapshot that scored the samples. It is not answered."""
 
     ARRAYS = ScoreArrays
 
@@ -93,9 +93,9 @@ class JournalPage(Header, frozen=True):
 
 
 class Newest(Header, frozen=True):
-    """The newest version there is; step: of that version. The answer to Live.
+    """The newest snapshot there is; step: of that snapshot. The answer to Live.
 
-    It may come with a question: samples that the server is to score with the version that it serves (``Scores``).
+    It may come with a question: samples that the server is to score with the snapshot that it serves (``Scores``).
     """
 
     ARRAYS = QuestionArrays

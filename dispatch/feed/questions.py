@@ -1,4 +1,4 @@
-"""Questions to servers: the newest samples, for one of them to score with the version that it serves.
+"""Questions to servers: the newest samples, for one of them to score with the snapshot that it serves.
 
 Two threads meet here: the dispatcher's loop asks, one question at a time; that of the socket hands a question to a
 server that waits, and takes the answer. A server that does not answer is left alone for a while, and a second one is
@@ -47,7 +47,7 @@ class Questions:
         self._number = random.getrandbits(60)  # an answer to a dispatcher that was here before fits no question
         self._open: OpenQuestion | None = None
         self._able: dict[str, float] = {}
-        """servers that have a version, and when each was last heard"""
+        """servers that have a snapshot, and when each was last heard"""
         self._ignored: dict[str, float] = {}
         """servers that have not answered, and until when they are not asked"""
 

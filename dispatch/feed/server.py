@@ -1,6 +1,6 @@
 """Serves the journal to readers, on a thread of its own: they never wait for a decision, and no decision for them.
 
-Servers of the model talk to it, too: they say what they serve, hear of new versions (``Audience``), and answer
+Servers of the model talk to it, too: they say what they serve, hear of new snapshots (``Audience``), and answer
 questions (``Questions``).
 
 Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
@@ -109,7 +109,7 @@ class FeedServer:
         return True
 
     def _is_told(self, waiting: WaitingReader) -> bool:
-        """Tells a server of the newest version if it does not know it, is to answer, or has waited long enough."""
+        """Tells a server of the newest snapshot if it does not know it, is to answer, or has waited long enough."""
         live: Live = waiting.asked.message
         question = self._audience.questions.take_question(live)
         if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:

@@ -110,7 +110,7 @@ class Shards:
             )
 
     def digest(self, generation: int) -> str:
-        """32 hex digits of key, value, state and version of every row: equal for equal models."""
+        """32 hex digits of key, value, state and last step of every row: equal for equal models."""
         asked = Digest(run=self._run, generation=generation, step=0)
         answers = [header.digest for header, _ in self._answers_to([asked] * len(self._sockets), Digested)]
         halves = ((int(each[:16], 16), int(each[16:], 16)) for each in answers)

@@ -62,7 +62,7 @@ class StatusPublisher:
             if value is not None:
                 meter.gauge(name, value)
         if status.served.servers or status.served.checkpoint:
-            self._set_gauges_of_versions(status.served)
+            self._set_gauges_of_snapshots(status.served)
         meter.total("not_finite", quality.not_finite)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
@@ -81,7 +81,7 @@ class StatusPublisher:
         if worker.measured_gbit is not None:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
 
-    def _set_gauges_of_versions(self, served: ServedStatus) -> None:
+    def _set_gauges_of_snapshots(self, served: ServedStatus) -> None:
         fresh = served.freshness
         meter = self._meter
         meter.gauge("servers", served.servers)

@@ -89,7 +89,7 @@ class SentRequest(msgspec.Struct, frozen=True, tag="sent"):
     """Whether it was sent again after it had been answered."""
 
 
-class ReadVersion(msgspec.Struct, frozen=True, tag="version"):
+class ReadSnapshot(msgspec.Struct, frozen=True, tag="version"):  # files of earlier releases have this tag
     """Consecutive answers from one snapshot."""
 
     first_seconds: float
@@ -130,7 +130,7 @@ class HardRequest(msgspec.Struct, frozen=True, tag="hard"):
         return most
 
 
-Told = SentRequest | ReadVersion | AnsweredRequests | HardRequest
+Told = SentRequest | ReadSnapshot | AnsweredRequests | HardRequest
 
 
 def read_told(path: Path) -> list[Told]:
@@ -275,7 +275,7 @@ class Reader(Client):
     def __init__(self, job: ClientJob, token: str, stop: Stop) -> None:
         super().__init__(job, token, stop)
         self._events = synthetic_events(job.seed)
-        self._present: ReadVersion | None = None
+        self._present: ReadSnapshot | None = None
 
     def take_turn(self) -> None:
         samples = [{"fields": event.fields} for event in islice(self._events, READ_SAMPLES)]
@@ -286,22 +286,22 @@ class Reader(Client):
         else:
             answer = self.ask("POST", "/v1/predict", json=samples)
         if answer is not None:
-            self._note(answer.json()["version"])
+            self._note(answer.json()["snapshot"])
 
     def finish(self) -> None:
         if self._present is not None:
             self.write(self._present)
         super().finish()
 
-    def _note(self, version: dict[str, int]) -> None:
+    def _note(self, snapshot: dict[str, int]) -> None:
         now = time.time()
         present = self._present
-        if present is not None and (present.timeline, present.step, present.checkpoint) == tuple(version.values()):
+        if present is not None and (present.timeline, present.step, present.checkpoint) == tuple(snapshot.values()):
             self._present = msgspec.structs.replace(present, last_seconds=now, answers=present.answers + 1)
             return
         if present is not None:
             self.write(present)
-        self._present = ReadVersion(now, now, version["timeline"], version["step"], version["checkpoint"], 1)
+        self._present = ReadSnapshot(now, now, snapshot["timeline"], snapshot["step"], snapshot["checkpoint"], 1)
 
 
 class Poller(Client):

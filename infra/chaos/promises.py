@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatch.journal.history import JOURNAL, read_history
-from infra.chaos.clients import CLIENTS, AnsweredRequests, HardRequest, ReadVersion, SentRequest, Told, read_told
+from infra.chaos.clients import CLIENTS, AnsweredRequests, HardRequest, ReadSnapshot, SentRequest, Told, read_told
 from infra.chaos.witness import Witness, left_in
 from infra.run.figures import count
 from infra.run.settings import read_stored
@@ -32,13 +32,13 @@ class ClientRecords(NamedTuple):
         records = [each for records in self.by_client.values() for each in records]
         return sum(each.answered for each in records if isinstance(each, AnsweredRequests))
 
-    def versions(self) -> dict[str, list[ReadVersion]]:
+    def snapshots(self) -> dict[str, list[ReadSnapshot]]:
         """In the order in which each reader saw them."""
         found = {
-            name: [each for each in records if isinstance(each, ReadVersion)]
+            name: [each for each in records if isinstance(each, ReadSnapshot)]
             for name, records in self.by_client.items()
         }
-        return {name: versions for name, versions in found.items() if versions}
+        return {name: snapshots for name, snapshots in found.items() if snapshots}
 
 
 def read_records_of(folder: Path) -> ClientRecords:
@@ -114,19 +114,19 @@ def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str
     return f"{summary}{more}, {left:,} left when it was stopped"
 
 
-@check("answers of good versions")
+@check("answers of good snapshots")
 def check_verdicts(records: ClientRecords, witness: Witness) -> str:
     """No answer came from a snapshot that was held back."""
-    seen = {version.checkpoint: version for versions in records.versions().values() for version in versions}
+    seen = {snapshot.checkpoint: snapshot for snapshots in records.snapshots().values() for snapshot in snapshots}
     if not seen:
         raise NotChecked("no prediction was answered")
-    unknown = [checkpoint for checkpoint in seen if checkpoint not in witness.versions]
-    known = {checkpoint: witness.versions[checkpoint] for checkpoint in seen if checkpoint in witness.versions}
+    unknown = [checkpoint for checkpoint in seen if checkpoint not in witness.checkpoints]
+    known = {checkpoint: witness.checkpoints[checkpoint] for checkpoint in seen if checkpoint in witness.checkpoints}
     if held := {
         checkpoint: manifest.verdict.reasons for checkpoint, manifest in known.items() if not manifest.verdict.is_good
     }:
         raise Violated(
-            f"{count(len(held), 'version')} held back and answered from: {dict(list(held.items())[:MOST_NAMED])}"
+            f"{count(len(held), 'snapshot')} held back and answered from: {dict(list(held.items())[:MOST_NAMED])}"
         )
     mixed = [
         checkpoint
@@ -137,28 +137,27 @@ def check_verdicts(records: ClientRecords, witness: Witness) -> str:
         raise Violated(
             f"answers name another line or step than the checkpoints {mixed[:MOST_NAMED]} that they come from"
         )
-    answers = sum(version.answers for versions in records.versions().values() for version in versions)
-    all_held = sum(not manifest.verdict.is_good for manifest in witness.versions.values())
+    answers = sum(snapshot.answers for snapshots in records.snapshots().values() for snapshot in snapshots)
+    all_held = sum(not manifest.verdict.is_good for manifest in witness.checkpoints.values())
     return (
-        f"{count(answers, 'answer')} of {count(len(seen), 'version')}, {len(known):,} of them good, {len(unknown):,} "
-        f"not checked; {all_held:,} of {len(witness.versions):,} checkpoints that were seen are held back"
+        f"{count(answers, 'answer')} of {count(len(seen), 'snapshot')}, {len(known):,} of them good, {len(unknown):,} "
+        f"not checked; {all_held:,} of {len(witness.checkpoints):,} checkpoints that were seen are held back"
     )
 
 
-@check("versions go forward")
+@check("snapshots go forward")
 def check_order(folder: Path, records: ClientRecords) -> str:
     """No client was answered from an older snapshot than before."""
-    if not records.versions():
+    if not records.snapshots():
         raise NotChecked("no prediction was answered")
     if (processes := read_stored(folder).serving.processes) > 1:
         raise NotChecked(f"{processes} servers share a port, and each follows by itself")
-    for name, versions in records.versions().items():
-        for before, after in pairwise(versions):
+    for name, snapshots in records.snapshots().items():
+        for before, after in pairwise(snapshots):
             if (after.timeline, after.step) < (before.timeline, before.step):
                 raise Violated(f"{name} was answered from {after} after {before}")
-    return (
-        f"{count(sum(map(len, records.versions().values())), 'version')} for {count(len(records.versions()), 'client')}"
-    )
+    seen = sum(map(len, records.snapshots().values()))
+    return f"{count(seen, 'snapshot')} for {count(len(records.snapshots()), 'client')}"
 
 
 @check("no 5xx twice")

@@ -93,7 +93,7 @@ class Witness:
         self._settings: Settings | None = None
         self._source: Source | None = None
         self.tagged = TaggedRecords()
-        self.versions: dict[int, CheckpointManifest] = {}
+        self.checkpoints: dict[int, CheckpointManifest] = {}
         """All checkpoints that were seen, by number."""
         self.failure = ""
         """Why the stream could not be read the last time; empty: it was read."""
@@ -115,7 +115,7 @@ class Witness:
             if not (self._folder / STORED).exists():
                 return
             self._settings = read_stored(self._folder)
-        self._look_at_versions()
+        self._look_at_checkpoints()
         try:
             if self._source is None:
                 self._source = open_source(self._settings.stream, self._settings.kafka)
@@ -135,12 +135,12 @@ class Witness:
         while not self._stop.wait(LOOK_SECONDS):
             self.read_new()
 
-    def _look_at_versions(self) -> None:
+    def _look_at_checkpoints(self) -> None:
         storage = open_checkpoints(self._folder)
         for number in manifest_numbers(storage):
-            if number not in self.versions:
+            if number not in self.checkpoints:
                 try:
-                    self.versions[number] = read_manifest(storage, number)
+                    self.checkpoints[number] = read_manifest(storage, number)
                 except FreshetError:  # it has just been removed
                     continue
 

@@ -284,7 +284,9 @@ def gate(
     file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic events by default.")] = None,
     form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "synthetic",
     samples: Annotated[int, typer.Option(help="Most samples of the stream.", min=1)] = 180_000,
-    version_samples: Annotated[int, typer.Option(help="Samples between two snapshots.", min=1)] = 1500,
+    snapshot_samples: Annotated[
+        int, typer.Option("--snapshot-samples", "--version-samples", help="Samples between two snapshots.", min=1)
+    ] = 1500,
     field: Annotated[str, typer.Option(help="Field that is missing in one of the cases.")] = "item",
     cases: Annotated[str, typer.Option(help="Cases, separated by commas; all by default.")] = "",
     server: Annotated[bool, typer.Option(help="Whether a server scores the newest samples.")] = True,
@@ -296,7 +298,7 @@ def gate(
     """
     from benchmarks.serving.gate import CASES, GateLoad, run_gate
 
-    load = GateLoad(form, _existing(file), samples, version_samples, field, server)
+    load = GateLoad(form, _existing(file), samples, snapshot_samples, field, server)
     chosen = tuple(cases.split(",")) if cases else CASES
     report(run_gate(load, chosen, Console(stderr=True).print), output)
 

@@ -28,7 +28,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     rows: int
     rows_digest: str
-    """Digest of the key, value, state and version of every row."""
+    """Digest of the key, value, state and last step of every row."""
     dense_digest: str
     """Digest of every dense weight and its state."""
     compared_steps: int

@@ -102,7 +102,7 @@ def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOp
     print_table(
         None,
         [
-            ("checkpoint", f"{number}, version {manifest.timeline}.{manifest.step:,} of run {manifest.run}"),
+            ("checkpoint", f"{number}, timeline {manifest.timeline}, step {manifest.step:,} of run {manifest.run}"),
             ("taken", f"{time_text(manifest.at_seconds)}, {_age(facts['age_seconds'])} ago"),
             ("rows", f"{manifest.rows:,} on {count(len(manifest.shards), 'shard')}, {size(facts['bytes'])}"),
             ("verdict", _verdict(facts)),
@@ -185,11 +185,11 @@ def rollback(reason: Reason = "", as_json: AsJson = False, *, given: SnapshotOpt
     Example: freshet snapshots rollback --run up-20261115-021100 --reason "clicks fell"
     """
     from ps.checkpoints.served import served_now
+    from serving.snapshot_id import SnapshotId
     from serving.snapshots.choosing import choose_before
-    from serving.versions import Version
 
     storage = given.storage()
-    served = [Version(each.timeline, each.step, each.checkpoint) for each in served_now(storage, time.time())]
+    served = [SnapshotId(each.timeline, each.step, each.checkpoint) for each in served_now(storage, time.time())]
     found, _ = _manifests(storage)
     choice = choose_before(storage, found, max(served, default=None), getpass.getuser(), reason)
     _print_choice(choice, f"checkpoint {choice.pinned} is served until unpinned", as_json)
@@ -295,9 +295,9 @@ def _compared(figures: "CheckpointFigures") -> str:
     samples = f"{figures.compared_samples:,} samples with {figures.clicks:,} clicks"
     loss = figures.reference_logloss + figures.excess_logloss
     return (
-        f"version {figures.reference_step:,}, on {samples}: logloss {loss:.4f} ({figures.reference_logloss:.4f}), "
-        f"AUC {figures.auc:.4f} ({figures.reference_auc:.4f}), predicted clicks {figures.predicted_clicks:,.0f} "
-        f"({figures.expected_clicks:,.0f})"
+        f"the snapshot of step {figures.reference_step:,}, on {samples}: "
+        f"logloss {loss:.4f} ({figures.reference_logloss:.4f}), AUC {figures.auc:.4f} ({figures.reference_auc:.4f}), "
+        f"predicted clicks {figures.predicted_clicks:,.0f} ({figures.expected_clicks:,.0f})"
     )
 
 

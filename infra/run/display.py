@@ -230,7 +230,7 @@ def _served(served: ServedStatus, has_age: bool = True) -> str:
 def _held(served: ServedStatus) -> str:
     """Why the newest snapshot is held back; empty if it is not, or nobody would serve it."""
     return (
-        f"version {served.newest_checkpoint} held back: {'; '.join(served.held)}"
+        f"snapshot {served.newest_checkpoint} held back: {'; '.join(served.held)}"
         if served.servers and served.held
         else ""
     )

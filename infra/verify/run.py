@@ -14,8 +14,8 @@ from infra.verify.checkpoints import check_checkpoints, check_newest_checkpoint,
 from infra.verify.events import check_events, check_letters
 from infra.verify.finding import Finding, NotChecked, check
 from infra.verify.journal import check_numbers, check_ranges
+from infra.verify.last_steps import check_last_steps
 from infra.verify.leftovers import check_processes, check_temporary
-from infra.verify.versions import check_versions
 
 CHECKS = (
     check_ranges,
@@ -27,7 +27,7 @@ CHECKS = (
     check_checkpoints,
     check_newest_checkpoint,
     check_unreferenced,
-    check_versions,
+    check_last_steps,
 )
 
 

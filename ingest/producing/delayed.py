@@ -106,12 +106,12 @@ class Predictor:
 
     def _count_unserved(self, events: int, reason: str) -> None:
         if not self._unserved:
-            self._tell(f"waiting for the first version, events are written without predictions meanwhile: {reason}")
+            self._tell(f"waiting for the first snapshot, events are written without predictions meanwhile: {reason}")
         self._unserved += events
 
     def _count_served(self) -> None:
         if self._unserved:
-            self._tell(f"a version is served; {self._unserved:,} events were written without predictions before")
+            self._tell(f"a snapshot is served; {self._unserved:,} events were written without predictions before")
         self._unserved = 0
 
 

@@ -1,7 +1,8 @@
 """A digest of all rows of a run that does not depend on how many shards hold them.
 
-Each row has a hash of 128 bits, of its number in the run, its key, its version and the bits of its value and state. The
-digest is the sum of the hashes, in two halves modulo 2^64 each: every shard sums its own rows, and the sums are added.
+Each row has a hash of 128 bits, of its number in the run, its key, its last step and the bits of its value and state.
+The digest is the sum of the hashes, in two halves modulo 2^64 each: every shard sums its own rows, and the sums are
+added.
 
 Legend: K rows of a chunk, B words of a row.
 """
@@ -21,14 +22,14 @@ FACTOR = 0xD6E8FEB86659FD93
 
 
 @kernel
-def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, totals_2: Any) -> None:
+def _sum(first: int, stride: int, keys_K: Any, last_steps_K: Any, words_KB: Any, totals_2: Any) -> None:
     """Adds the hashes of the rows first, first + stride, … of the run."""
     factor = np.uint64(FACTOR)
     shift = np.uint64(32)
     for k in range(keys_K.shape[0]):
         low = mix(np.uint64(first + k * stride) + np.uint64(GAMMA))
         low = mix(low ^ keys_K[k])
-        low = mix(low ^ np.uint64(versions_K[k]))
+        low = mix(low ^ np.uint64(last_steps_K[k]))
         high = (low ^ shift) * factor
         for b in range(words_KB.shape[1]):
             word = np.uint64(words_KB[k, b])
@@ -40,12 +41,12 @@ def _sum(first: int, stride: int, keys_K: Any, versions_K: Any, words_KB: Any, t
 
 
 def digest_reference(rows: Iterable[tuple[int, int, int, list[int]]]) -> str:
-    """The digest of rows (number in the run, key, version, words of value and state), in plain integers."""
+    """The digest of rows (number in the run, key, last step, words of value and state), in plain integers."""
     totals = [0, 0]
-    for number, key, version, words in rows:
+    for number, key, last_step, words in rows:
         low = mix_reference(number + GAMMA)
         low = mix_reference(low ^ key)
-        low = mix_reference(low ^ (version & _MASK))
+        low = mix_reference(low ^ (last_step & _MASK))
         high = (low ^ 32) * FACTOR & _MASK
         for word in words:
             low = mix_reference(low ^ word)

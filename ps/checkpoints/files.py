@@ -46,13 +46,14 @@ class Columns(NamedTuple):
 
     numbers_K: NDArray[np.int64]
     keys_K: NDArray[np.uint64]
-    versions_K: NDArray[np.int64]
+    last_steps_K: NDArray[np.int64]
     values_KW: NDArray[Any]
     state_KS: NDArray[Any]
     dense_L: NDArray[Any]
 
 
 ENTRIES = ("numbers", "keys", "versions", "values", "state", "dense")
+"""Names in the file, in the order of Columns. "versions" are the last steps: files of earlier releases call them so."""
 
 
 class Entry(NamedTuple):

@@ -1,8 +1,9 @@
 """The rows of a checkpoint, copied a slice at a time while rounds continue to change them.
 
-Which rows belong to a checkpoint, and their versions, is determined at once when its round has been applied: a version
-is 8 bytes, and chunks without a later one are skipped. The rows themselves are copied in slices; ``keep`` copies those
-that are about to change. The copy therefore holds the state after that one round, whatever happens meanwhile.
+Which rows belong to a checkpoint, and the last step of each, is determined at once when its round has been applied: a
+last step is 8 bytes, and chunks without a later one are skipped. The rows themselves are copied in slices; ``keep``
+copies those that are about to change. The copy therefore holds the state after that one round, whatever happens
+meanwhile.
 
 Legend: K rows of the checkpoint, W columns of a value, S of state, C chunks of the store.
 """
@@ -43,7 +44,7 @@ def _changed(steps: Any, chunk_rows: Any, newest_C: Any, since: int, known: int,
 
 
 def changed_reference(steps: list[int], since: int, known: int, end: int) -> list[int]:
-    """The same, computed from the versions of all rows."""
+    """The same, computed from the last steps of all rows."""
     return [number for number in range(end) if number >= known or steps[number] > since]
 
 
@@ -116,11 +117,11 @@ class RowCopy:
     def __init__(self, store: Store, since: int, known: int, end: int) -> None:
         """Selects the rows below end that changed after step since, or are not among the known ones."""
         numbers = np.empty(end, np.int64)
-        steps = store.versions
+        steps = store.last_steps
         count = _changed(steps.addresses, steps.chunk_rows, store.newest_C, since, known, end, numbers)
         self._store = store
         self._numbers_K = numbers[:count].copy()
-        self._versions_K = store.steps(self._numbers_K)
+        self._last_steps_K = store.steps(self._numbers_K)
         self._keys_K = np.empty(count, np.uint64)
         self._values_KW = np.empty((count, store.shape.value), store.rows.dtype)
         self._state_KS = np.empty((count, store.shape.state), store.rows.dtype)
@@ -151,7 +152,7 @@ class RowCopy:
         return Columns(
             numbers_K=self._numbers_K,
             keys_K=self._keys_K,
-            versions_K=self._versions_K,
+            last_steps_K=self._last_steps_K,
             values_KW=self._values_KW,
             state_KS=self._state_KS,
             dense_L=dense_L,

@@ -152,7 +152,7 @@ def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: S
         block = mine[first : first + LOADED_ROWS]
         rows_KT = np.concatenate([columns.values_KW[block], columns.state_KS[block]], axis=1)
         placed = numbers[first : first + LOADED_ROWS]
-        store.load(placed, columns.keys_K[block], columns.versions_K[block], rows_KT)
+        store.load(placed, columns.keys_K[block], columns.last_steps_K[block], rows_KT)
     return numbers
 
 

@@ -42,7 +42,7 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True, gc=False):
     probability: float
     timeline: int = msgspec.field(name="line")
     step: int
-    """the version of the model that answered"""
+    """the step of the snapshot that answered"""
 
 
 _encoder = msgspec.msgpack.Encoder()

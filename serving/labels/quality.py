@@ -3,15 +3,15 @@
 import msgspec
 
 from serving.labels.state import Counts, JoinState
-from serving.labels.sums import LabelSums, VersionWindow
+from serving.labels.sums import LabelSums, SnapshotWindow
 
 
 class ServedQuality(msgspec.Struct, frozen=True, kw_only=True):
     """How good served predictions were, as far as their labels have come."""
 
     total: LabelSums
-    windows: tuple[VersionWindow, ...]
-    """by version of the model, ascending"""
+    windows: tuple[SnapshotWindow, ...]
+    """by snapshot, ascending"""
     counts: Counts
     waiting: int
     """predictions whose label may still come"""

@@ -10,7 +10,7 @@ from infra.web.answers import Answer
 from infra.web.rules import needs
 from ps.checkpoints.manifest import CheckpointManifest
 from serving.labels.quality import ServedQuality
-from serving.labels.sums import LabelSums, VersionWindow
+from serving.labels.sums import LabelSums, SnapshotWindow
 
 EARLIER_NAME: Any = Field(
     description="Deprecated: the same as the timeline, for one more release.", json_schema_extra={"deprecated": True}
@@ -33,11 +33,11 @@ class ServedFigures(Answer):
 
 
 class WindowFigures(ServedFigures):
-    """The same, of some consecutive versions of the model."""
+    """The same, of some consecutive snapshots."""
 
     first_timeline: int
     first_step: int
-    """the first of these versions"""
+    """the first of these snapshots"""
     last_timeline: int
     last_step: int
     first_line: int = EARLIER_NAME
@@ -82,7 +82,7 @@ class QualityReading(Answer):
     served: ServedFigures
     counts: LabelCounts
     windows: list[WindowFigures]
-    """by version of the model, ascending"""
+    """by snapshot, ascending"""
     trained: TrainedFigures | None
     """null before the first checkpoint with figures"""
     failure: str
@@ -123,7 +123,7 @@ def _figures(sums: LabelSums) -> ServedFigures:
     return ServedFigures.model_validate(sums)
 
 
-def _window(window: VersionWindow) -> WindowFigures:
+def _window(window: SnapshotWindow) -> WindowFigures:
     (first_timeline, first_step), (last_timeline, last_step) = window.first, window.last
     return WindowFigures(
         **_figures(window.sums).model_dump(),

@@ -12,7 +12,7 @@ import xxhash
 from infra.base.errors import NotStored
 from infra.base.storage import Storage
 from serving.labels.errors import LabelsDamaged
-from serving.labels.sums import LabelSums, VersionWindow
+from serving.labels.sums import LabelSums, SnapshotWindow
 
 JOINED = "joined"
 CHECKSUM_BYTES = 16
@@ -68,7 +68,7 @@ class JoinState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     early: dict[str, EarlyLabel] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     total: LabelSums = LabelSums()
-    windows: list[VersionWindow] = []
+    windows: list[SnapshotWindow] = []
 
 
 def save_state(storage: Storage, state: JoinState) -> None:

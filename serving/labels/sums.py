@@ -1,4 +1,4 @@
-"""How good served predictions were: sums over those whose label has come, in all and by version of the model."""
+"""How good served predictions were: sums over those whose label has come, in all and by snapshot."""
 
 import math
 from bisect import bisect_left
@@ -8,8 +8,8 @@ import msgspec
 LEAST_PROBABILITY = 2.0**-24
 """nearer to 0 or 1 a float32 does not tell probabilities apart, and the loss would be infinite"""
 MOST_WINDOWS = 64
-Version = tuple[int, int]
-"""(timeline, step)"""
+TimelineStep = tuple[int, int]
+"""(timeline, step) of a snapshot: what files of sums have of its id"""
 
 
 class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,27 +54,27 @@ def score(probability: float, label: int) -> LabelSums:
     return LabelSums(labels=1, clicks=label, loss=loss, predicted=probability)
 
 
-class VersionWindow(msgspec.Struct, frozen=True):
-    """Predictions of consecutive versions of the model."""
+class SnapshotWindow(msgspec.Struct, frozen=True):
+    """Predictions of consecutive snapshots."""
 
-    first: Version
-    last: Version
+    first: TimelineStep
+    last: TimelineStep
     sums: LabelSums
 
 
-def add_to_windows(windows: list[VersionWindow], version: Version, sums: LabelSums) -> None:
-    """Adds to the window of a version, or makes one; of too many, the two neighbours with the fewest are joined.
+def add_to_windows(windows: list[SnapshotWindow], snapshot: TimelineStep, sums: LabelSums) -> None:
+    """Adds to the window of a snapshot, or makes one; of too many, the two neighbours with the fewest are joined.
 
-    Windows are sorted by version, and do not overlap.
+    Windows are sorted by snapshot, and do not overlap.
     """
-    at = bisect_left(windows, version, key=lambda window: window.last)
-    if at < len(windows) and windows[at].first <= version:
+    at = bisect_left(windows, snapshot, key=lambda window: window.last)
+    if at < len(windows) and windows[at].first <= snapshot:
         found = windows[at]
-        windows[at] = VersionWindow(found.first, found.last, found.sums.plus(sums))
+        windows[at] = SnapshotWindow(found.first, found.last, found.sums.plus(sums))
         return
-    windows.insert(at, VersionWindow(version, version, sums))
+    windows.insert(at, SnapshotWindow(snapshot, snapshot, sums))
     if len(windows) > MOST_WINDOWS:
         sizes = [window.sums.labels + window.sums.missing for window in windows[:-1]]  # the newest stays by itself
         left = min(range(len(sizes) - 1), key=lambda place: sizes[place] + sizes[place + 1])
         one, two = windows[left : left + 2]
-        windows[left : left + 2] = [VersionWindow(one.first, two.last, one.sums.plus(two.sums))]
+        windows[left : left + 2] = [SnapshotWindow(one.first, two.last, one.sums.plus(two.sums))]

@@ -15,11 +15,11 @@ router = APIRouter(tags=["health"])
     "/readyz",
     summary="Whether predictions are answered",
     response_model=ServingReadiness,
-    responses={503: {"model": ServingReadiness, "description": "No version of the model has been loaded yet"}},
+    responses={503: {"model": ServingReadiness, "description": "No snapshot has been loaded yet"}},
     **OPEN,
 )
 async def readyz(parts: Parts) -> Response:
-    """503 before the first version; a database that is away is told, and tokens seen before stay valid."""
+    """503 before the first snapshot; a database that is away is told, and tokens seen before stay valid."""
     told = ServingReadiness(
         is_serving=parts.copies.served is not None,
         database=await has_database(parts.web),

@@ -21,7 +21,7 @@ from serving.labels.predictions import new_id
 from serving.labels.served import ids_of
 from serving.models import Predictions
 from serving.parts import Parts, ServingParts
-from serving.versions import version_of
+from serving.snapshot_id import snapshot_id_of
 
 BRIEF_BYTES = 16 << 10
 """of a body that is decoded at once; a longer one is decoded in a thread, so that others are not kept waiting"""
@@ -43,8 +43,8 @@ async def predict(
 ) -> Response:
     """A sample, a list of them, one a line, or a packed record, in the format of events; label and time are optional.
 
-    All samples of a request are answered by one version of the model. If one of them does not fit the schema of the
-    run, none is answered. Fields that the schema does not know have no effect and are named in the answer.
+    All samples of a request are answered by one snapshot. If one of them does not fit the schema of the run, none is
+    answered. Fields that the schema does not know have no effect and are named in the answer.
     """
     body = await read_body(request, "samples")
     is_brief = len(body) <= BRIEF_BYTES
@@ -108,10 +108,12 @@ def _explain_unknown(unknown: list[str], schema: Schema) -> str:
 
 def _answer(predicted: Predicted, asked: AskedSamples) -> bytes:
     """The JSON of Predictions; written by hand because pydantic would look at every number."""
+    snapshot = snapshot_id_of(predicted.manifest)._asdict()
     told = {
         "probabilities": predicted.probabilities_B.tolist(),
-        "version": version_of(predicted.manifest)._asdict(),
+        "snapshot": snapshot,
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
+        "version": snapshot,  # its name in earlier releases
     }
     optional = {"ids": asked.ids, "unknown_fields": asked.unknown}
     return msgspec.json.encode(told | {name: value for name, value in optional.items() if value})

@@ -1,4 +1,4 @@
-"""Versions of the model: which one is served, which ones there are, and which one people want.
+"""Snapshots: which one is served, which ones there are, and which one people want.
 
 What people want is a small file beside the checkpoints, so that it works while training is down, is the same for all
 servers of a run, and stays over restarts.
@@ -20,19 +20,19 @@ from ps.checkpoints.choice import Choice
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.errors import CheckpointDamaged
 from serving.follow import Followed
-from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotReading, VersionReading
+from serving.models import CurrentSnapshot, PinRequest, ReasonRequest, SnapshotIdReading, SnapshotReading
 from serving.parts import Parts, ServingParts
+from serving.snapshot_id import SnapshotId, snapshot_id_of, why_held
 from serving.snapshots.choosing import (
-    NoOlderVersion,
+    NoOlderSnapshot,
     NoSuchCheckpoint,
     NothingToChange,
     choose_before,
     choose_newest,
     choose_pin,
     choose_release,
-    version_before,
+    snapshot_before,
 )
-from serving.versions import Version, version_of, why_held
 
 SETTLE_SECONDS = 5.0
 """how long a request waits until what it wants is served"""
@@ -46,7 +46,7 @@ async def current(parts: Parts) -> CurrentSnapshot:
     return _current(parts, parts.follower.state)
 
 
-@router.get("/v1/snapshots", summary="Versions that there are", **needs("read"))
+@router.get("/v1/snapshots", summary="Snapshots that there are", **needs("read"))
 async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
     """Newest first, with what speaks against each."""
     state = parts.follower.state
@@ -54,31 +54,33 @@ async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
     return Listed(items=[_reading(each, state.choice, served) for each in reversed(state.manifests)], next=None)
 
 
-@router.put("/v1/snapshots/pin", summary="Serve one version until it is unpinned", **needs("control"))
+@router.put("/v1/snapshots/pin", summary="Serve one snapshot until it is unpinned", **needs("control"))
 async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapshot:
     """Whatever its verdict; its checkpoint is kept meanwhile."""
     await _choose(parts, lambda: choose_pin(parts.storage, wanted.checkpoint, actor.name, wanted.reason))
     return await _settled(parts)
 
 
-@router.delete("/v1/snapshots/pin", summary="Serve the newest good version again", **needs("control"))
+@router.delete("/v1/snapshots/pin", summary="Serve the newest good snapshot again", **needs("control"))
 async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
     """Refused where nothing is pinned."""
     await _choose(parts, lambda: choose_newest(parts.storage, actor.name, ""))
     return await _settled(parts)
 
 
-@router.post("/v1/snapshots/rollback", summary="Go back to the version before", **needs("control"))
+@router.post("/v1/snapshots/rollback", summary="Go back to the snapshot before", **needs("control"))
 async def rollback(parts: Parts, actor: Acting, wanted: ReasonRequest) -> CurrentSnapshot:
-    """Pins the newest version that may be served and is older than what is served, or pinned, now."""
+    """Pins the newest snapshot that may be served and is older than what is served, or pinned, now."""
     served = parts.copies.served
     manifests = parts.follower.state.manifests
-    at = None if served is None else version_of(served)
+    at = None if served is None else snapshot_id_of(served)
     await _choose(parts, lambda: choose_before(parts.storage, manifests, at, actor.name, wanted.reason))
     return await _settled(parts)
 
 
-@router.post("/v1/snapshots/{checkpoint}/release", summary="Let a version go out that is held back", **needs("control"))
+@router.post(
+    "/v1/snapshots/{checkpoint}/release", summary="Let a snapshot go out that is held back", **needs("control")
+)
 async def release(parts: Parts, actor: Acting, checkpoint: CheckpointNumber, wanted: ReasonRequest) -> CurrentSnapshot:
     """It is served if it is the newest one that may be; refused if it is not held back."""
     await _choose(parts, lambda: choose_release(parts.storage, checkpoint, actor.name, wanted.reason))
@@ -93,7 +95,7 @@ async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
             await asyncio.to_thread(choose)
         except NoSuchCheckpoint as error:
             raise NotFound(str(error)) from error
-        except (NoOlderVersion, NothingToChange) as error:
+        except (NoOlderSnapshot, NothingToChange) as error:
             raise Conflict(str(error)) from error
         except (CheckpointDamaged, StorageError) as error:
             raise NotAvailable(f"what is wanted cannot be written down: {error}") from error
@@ -109,18 +111,19 @@ def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
     served = parts.copies.served
     if served is None:
         raise NotAvailable(f"nothing is served yet: {state.failure or 'there is no checkpoint'}; try again later")
-    previous = version_before(state.manifests, state.choice, version_of(served))
+    previous = snapshot_before(state.manifests, state.choice, snapshot_id_of(served))
     return CurrentSnapshot(
         snapshot=_reading(served, state.choice, served),
-        previous=None if previous is None else _version(version_of(previous)),
-        failure=state.failure or why_held(state.manifests, state.choice, version_of(served)),
+        previous=None if previous is None else _id_reading(snapshot_id_of(previous)),
+        failure=state.failure or why_held(state.manifests, state.choice, snapshot_id_of(served)),
         bytes=parts.copies.nbytes,
     )
 
 
 def _reading(manifest: CheckpointManifest, choice: Choice, served: CheckpointManifest | None) -> SnapshotReading:
+    snapshot = _id_reading(snapshot_id_of(manifest))
     return SnapshotReading(
-        version=_version(version_of(manifest)),
+        snapshot=snapshot,
         at_seconds=manifest.at_seconds,
         age_seconds=max(0.0, time() - manifest.at_seconds),
         rows=manifest.rows,
@@ -128,8 +131,9 @@ def _reading(manifest: CheckpointManifest, choice: Choice, served: CheckpointMan
         is_released=manifest.number in choice.released,
         is_pinned=manifest.number == choice.pinned,
         is_served=served is not None and manifest.number == served.number,
+        version=snapshot,
     )
 
 
-def _version(version: Version) -> VersionReading:
-    return VersionReading(**version._asdict())
+def _id_reading(snapshot: SnapshotId) -> SnapshotIdReading:
+    return SnapshotIdReading(**snapshot._asdict())

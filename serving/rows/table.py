@@ -1,4 +1,4 @@
-"""The rows of one version of the model: a flat table of values, found by key. Optimizer state is left out.
+"""The rows of one snapshot: a flat table of values, found by key. Optimizer state is left out.
 
 A key that the table does not know has exactly the value that training would start its row with.
 

@@ -1,1 +1,1 @@
-"""Versions of the model on disk: which one people want, how two differ, and export; none is loaded to be served."""
+"""Snapshots on disk: which one people want, how two differ, and export; none is loaded to be served."""

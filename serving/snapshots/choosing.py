@@ -1,9 +1,9 @@
 """What people want served, changed beside the checkpoints: it works while training, serving and SQL are down.
 
-A checkpoint that the choice names is kept (``dispatch.checkpoints.retention``), and with it the good version before: a
+A checkpoint that the choice names is kept (``dispatch.checkpoints.retention``), and with it the good snapshot before: a
 pin, an unpin and a rollback each write one file, and leave the pins of 'freshet checkpoints pin' as they are.
 
-The rules are here, for people and programs alike: a version that is good cannot be released, and nothing can be
+The rules are here, for people and programs alike: a snapshot that is good cannot be released, and nothing can be
 unpinned where nothing is pinned. Whoever wants that is mistaken about what is served.
 
 A choice that is damaged is written anew by a pin or an unpin; what had been released is forgotten then.
@@ -20,7 +20,7 @@ from infra.base.storage import Storage
 from ps.checkpoints.choice import Choice, read_choice, write_choice
 from ps.checkpoints.manifest import CheckpointManifest, read_manifest
 from ps.errors import CheckpointDamaged
-from serving.versions import Version, candidates, version_of
+from serving.snapshot_id import SnapshotId, candidates, snapshot_id_of
 
 MOST_RELEASED = 1000
 
@@ -29,12 +29,12 @@ class NoSuchCheckpoint(FreshetError):
     """A checkpoint that is to be pinned or released is not there, or cannot be read."""
 
 
-class NoOlderVersion(ConfigError):
+class NoOlderSnapshot(ConfigError):
     """There is nothing to go back to."""
 
 
 class NothingToChange(ConfigError):
-    """What is wanted is so already: the version is good, or none is pinned."""
+    """What is wanted is so already: the snapshot is good, or none is pinned."""
 
 
 def choose_pin(storage: Storage, checkpoint: int, actor: str, reason: str) -> Choice:
@@ -51,30 +51,30 @@ def choose_pin(storage: Storage, checkpoint: int, actor: str, reason: str) -> Ch
 
 
 def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
-    """The newest good version is served again; raises NothingToChange where nothing is pinned."""
+    """The newest good snapshot is served again; raises NothingToChange where nothing is pinned."""
     before = _read_unless_damaged(storage)
     if before is not None and before.pinned is None:
         raise NothingToChange(
-            "no version is pinned; expected one that is; see 'freshet snapshots list', or GET /v1/snapshots, for what "
+            "no snapshot is pinned; expected one that is; see 'freshet snapshots list', or GET /v1/snapshots, for what "
             "is served now"
         )
     return _write(storage, before or Choice(), actor, reason, pinned=None)
 
 
 def choose_before(
-    storage: Storage, manifests: Iterable[CheckpointManifest], served: Version | None, actor: str, reason: str
+    storage: Storage, manifests: Iterable[CheckpointManifest], served: SnapshotId | None, actor: str, reason: str
 ) -> Choice:
-    """Goes back: pins the newest version that may be served and is older than what is served now.
+    """Goes back: pins the newest snapshot that may be served and is older than what is served now.
 
     served: what a server serves, or the newest that any does; None: not known, and what is wanted counts. Raises
-    NoOlderVersion if there is nothing to go back to.
+    NoOlderSnapshot if there is nothing to go back to.
     """
     choice = read_choice(storage)
     known = list(manifests)
-    target = version_before(known, choice, served)
+    target = snapshot_before(known, choice, served)
     if target is None:
-        raise NoOlderVersion(
-            "no older version may be served; expected one to go back to; pin one with 'freshet snapshots pin', or PUT "
+        raise NoOlderSnapshot(
+            "no older snapshot may be served; expected one to go back to; pin one with 'freshet snapshots pin', or PUT "
             "/v1/snapshots/pin"
         )
     return choose_pin(storage, target.number, actor, reason)
@@ -93,20 +93,20 @@ def choose_release(storage: Storage, checkpoint: int, actor: str, reason: str) -
 
 
 def wanted_of(manifests: Iterable[CheckpointManifest], choice: Choice) -> CheckpointManifest | None:
-    """The version that a server started now would serve."""
+    """The snapshot that a server started now would serve."""
     return next(candidates(manifests, choice, None, True), None)
 
 
-def version_before(
-    manifests: Iterable[CheckpointManifest], choice: Choice, served: Version | None = None
+def snapshot_before(
+    manifests: Iterable[CheckpointManifest], choice: Choice, served: SnapshotId | None = None
 ) -> CheckpointManifest | None:
     """What a rollback goes back to; None: nothing. A pin counts rather than what is served: it will be."""
     known = list(manifests)
     if choice.pinned is not None or served is None:
         wanted = wanted_of(known, choice)
-        served = None if wanted is None else version_of(wanted)
-    older = [each for each in known if served is not None and version_of(each) < served and choice.allows(each)]
-    return max(older, key=version_of, default=None)
+        served = None if wanted is None else snapshot_id_of(wanted)
+    older = [each for each in known if served is not None and snapshot_id_of(each) < served and choice.allows(each)]
+    return max(older, key=snapshot_id_of, default=None)
 
 
 def _find(storage: Storage, checkpoint: int, change: str) -> CheckpointManifest:

@@ -1,4 +1,4 @@
-"""Two versions of the model side by side: which rows came, went and changed, and how far the dense weights moved."""
+"""Two snapshots side by side: which rows came, went and changed, and how far the dense weights moved."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ class RowChange(msgspec.Struct, frozen=True):
 
 
 class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """From one version to another."""
+    """From one snapshot to another."""
 
     checkpoints: tuple[int, int]
     steps: tuple[int, int]

@@ -1,6 +1,6 @@
 """The folder of an exported model.
 
-    FOLDER/model.json            settings of the model, schema, version, figures, checksums of the other files
+    FOLDER/model.json            settings of the model, schema, snapshot id, figures, checksums of the other files
            rows.safetensors      keys (signed, ascending) and values of all rows
            dense.safetensors     dense weights by name
            dense.onnx            the dense part as ONNX, if it is asked for
@@ -74,7 +74,11 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "run": manifest.run,
-        "version": {"timeline": manifest.timeline, "step": manifest.step, "checkpoint": manifest.number},
+        "version": {  # the snapshot id, as exports of earlier releases call it
+            "timeline": manifest.timeline,
+            "step": manifest.step,
+            "checkpoint": manifest.number,
+        },
         "taken_at_seconds": manifest.at_seconds,
         "held_back": list(manifest.verdict.reasons),
         "figures": msgspec.to_builtins(manifest.figures),

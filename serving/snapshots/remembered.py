@@ -9,7 +9,7 @@ from infra.base.storage import Storage
 from ps.checkpoints.choice import Choice
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.checkpoints.served import ServedRecord, read_served, remove_unfinished, write_served
-from serving.versions import Version, version_of
+from serving.snapshot_id import SnapshotId, snapshot_id_of
 
 PAUSE_SECONDS = 5.0
 """between two records: the newest good checkpoints are kept anyway, so nothing is lost meanwhile"""
@@ -26,7 +26,7 @@ class Remembered:
         self._before: ServedRecord | None = None
         """what was served last before this process began; None: nothing, or nothing that obliges"""
         self._is_read = False
-        self._written: tuple[Version, bool] | None = None
+        self._written: tuple[SnapshotId, bool] | None = None
         self._written_at = -AGAIN_SECONDS
         """on the monotonic clock"""
         self._is_refused = False
@@ -65,7 +65,7 @@ class Remembered:
         if served is None or self._before is not None:
             return
         now = monotonic()
-        told = (version_of(served), choice.pinned is not None)
+        told = (snapshot_id_of(served), choice.pinned is not None)
         if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
             return
         self._written_at = now

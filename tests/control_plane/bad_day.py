@@ -4,15 +4,15 @@
 
 One after the other, while a device sends and readers ask:
 
-1. all labels become 0: versions are held back
-2. both servers are killed when every version that retention keeps by number is held back: the same version is served
-3. labels are right again: a newer version goes out
+1. all labels become 0: snapshots are held back
+2. both servers are killed when every snapshot that retention keeps by number is held back: the same snapshot is served
+3. labels are right again: a newer snapshot goes out
 4. somebody starts a second shard and a second worker under names that are taken
 5. a file of the newest checkpoint cannot be read, and a worker is killed
 6. a request is sent three times under one key, and the API is killed in between
 
-Prints a table, and exits with 1 if anything was not as promised: no answer from a version that was held back, none from
-an older one than before, no 5xx to who asks twice, every event that was accepted trained once.
+Prints a table, and exits with 1 if anything was not as promised: no answer from a snapshot that was held back, none
+from an older one than before, no 5xx to who asks twice, every event that was accepted trained once.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class BadDay:
 
     def checkpoint_of(self, server: str) -> int:
         told = self.current(server)
-        return 0 if told is None else int(told["snapshot"]["version"]["checkpoint"])
+        return 0 if told is None else int(told["snapshot"]["snapshot"]["checkpoint"])
 
     def step(self) -> int:
         return read_history(self.folder / "journal").step
@@ -154,16 +154,18 @@ class BadDay:
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────────────────────────
     def begin(self) -> None:
-        self.wait("versions of both servers", lambda: self.checkpoint_of("serve") and self.checkpoint_of(SECOND))
+        self.wait("snapshots of both servers", lambda: self.checkpoint_of("serve") and self.checkpoint_of(SECOND))
         first = self.checkpoint_of("serve")
-        self.wait("newer versions", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > first + KEPT)
+        self.wait(
+            "newer snapshots", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > first + KEPT
+        )
 
     def lose_clicks(self) -> None:
         """1 and 2 of the list above."""
-        last = max(self.witness.versions)
+        last = max(self.witness.checkpoints)
         (self.folder / NO_CLICKS).touch()
         began = time.monotonic()
-        held = self.wait("a version that is held back", lambda: self.held_after(last))
+        held = self.wait("a snapshot that is held back", lambda: self.held_after(last))
         self.note(
             "labels collapse to 0", f"checkpoint {held[0]} held back after {time.monotonic() - began:.1f} s", ok=True
         )
@@ -178,7 +180,7 @@ class BadDay:
         after = self.wait(
             "both servers", lambda: (a := self.checkpoint_of("serve")) and (b := self.checkpoint_of(SECOND)) and (a, b)
         )
-        newest = max(self.witness.versions)
+        newest = max(self.witness.checkpoints)
         self.note(
             "both servers killed",
             f"checkpoints {before} before, {after} after; the newest is {newest}",
@@ -187,15 +189,15 @@ class BadDay:
 
     def held_after(self, number: int) -> list[int]:
         """Checkpoints after that one that are held back."""
-        versions = dict(self.witness.versions).items()
+        seen = dict(self.witness.checkpoints).items()
         return sorted(
-            checkpoint for checkpoint, manifest in versions if checkpoint > number and not manifest.verdict.is_good
+            checkpoint for checkpoint, manifest in seen if checkpoint > number and not manifest.verdict.is_good
         )
 
     def _is_outlived(self, there: set[int]) -> bool:
         """Whether of the checkpoints that were there only those are that are good."""
         left = there & set(self.checkpoints())
-        return all(self.witness.versions[number].verdict.is_good for number in left)
+        return all(self.witness.checkpoints[number].verdict.is_good for number in left)
 
     def _kill_servers(self) -> None:
         for process in (self.process("serve"), psutil.Process(self.second.pid)):
@@ -205,9 +207,9 @@ class BadDay:
 
     def find_clicks(self) -> None:
         """3 of the list above."""
-        before, began = max(self.witness.versions), time.monotonic()
+        before, began = max(self.witness.checkpoints), time.monotonic()
         (self.folder / NO_CLICKS).unlink()
-        self.wait("a newer version", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > before)
+        self.wait("a newer snapshot", lambda: min(self.checkpoint_of("serve"), self.checkpoint_of(SECOND)) > before)
         found = f"checkpoint {self.checkpoint_of('serve')} served after {time.monotonic() - began:.1f} s"
         self.note("labels are right again", found, ok=True)
 

@@ -18,7 +18,7 @@ ANSWER_SECONDS = 1.5
 
 
 class Heard(NamedTuple):
-    """A version that was announced."""
+    """A snapshot that was announced."""
 
     timeline: int
     step: int

@@ -91,7 +91,7 @@ class Facts:
     last_status: int | None = None
     last_summary: dict[str, Any] = field(default_factory=dict)
     heard: tuple[Heard, ...] = ()
-    """all versions that somebody who serves the model was told of"""
+    """all snapshots that somebody who serves the model was told of"""
     unreadable: tuple[int, ...] = ()
     """checkpoints among them that could not be read"""
     left: list[str] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Life:
         until = self.step() + more
         self.wait(lambda: self.step() >= until)
 
-    def wait_for_a_version(self) -> None:
+    def wait_for_a_snapshot(self) -> None:
         """One that is newer than the newest step now."""
         step = self.step()
         self.wait(lambda: self.server.heard[-1:] > [Heard(0, step, 0)])
@@ -160,7 +160,7 @@ class Life:
             victim.send_signal(signal.SIGTERM if name == ENDED else signal.SIGKILL)
             self.wait(lambda victim=victim: not victim.is_running())  # type: ignore[misc]
             self.wait_for_steps(FURTHER)
-            self.wait_for_a_version()
+            self.wait_for_a_snapshot()
         self.stop_processes()
         facts.first_output = " ".join(self.stop().split())
         facts.first_summary, facts.first_history = json.loads(self.summary.read_text()), self.history()

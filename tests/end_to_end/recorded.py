@@ -51,7 +51,7 @@ class Recorded(msgspec.Struct, frozen=True):
     traffic: str
     """rows pulled and pushed, by step and worker, as the shards counted them"""
     rows: str
-    """value, state and version of every row"""
+    """value, state and last step of every row"""
     dense: str
     sums: list[float]
     """of absolute values: rows, then dense weights"""
@@ -92,7 +92,7 @@ def record(folder: Path, name: str) -> Recorded:
         manifests=hashlib.sha256(b"".join(map(msgspec.msgpack.encode, result.manifests))).hexdigest()[:16],
         assignments=digest(*assigned),
         traffic=digest(*_sorted_ledger(result)),
-        rows=digest(result.rows_RT, result.versions_R),
+        rows=digest(result.rows_RT, result.last_steps_R),
         dense=digest(*dense),
         sums=[float(np.abs(result.rows_RT).sum()), float(sum(np.abs(weights).sum() for weights in dense))],
     )

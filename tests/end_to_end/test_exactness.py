@@ -305,7 +305,7 @@ def test_the_same_run_twice_is_equal_bit_for_bit(write_topic: WriteTopic, policy
         for name in ("a", "b")
     )
     assert first.rows_RT.tobytes() == second.rows_RT.tobytes()
-    assert first.versions_R.tobytes() == second.versions_R.tobytes()
+    assert first.last_steps_R.tobytes() == second.last_steps_R.tobytes()
     assert {name: w.tobytes() for name, w in first.dense.items()} == {n: w.tobytes() for n, w in second.dense.items()}
     assert first.manifests == second.manifests
     assert first.status.quality == second.status.quality
@@ -388,10 +388,10 @@ def seen_in(result: Result, step: int, phase: int, workers: int) -> NDArray[np.i
 def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic, policy: str) -> None:
     plan = Plan(write_topic(20 * BATCH), workers=2, policy=policy)
     result = train(plan)
-    index, expected = Index(), np.zeros(len(result.versions_R), np.int64)
+    index, expected = Index(), np.zeros(len(result.last_steps_R), np.int64)
     for manifest, samples in zip(result.manifests, batches(plan, result.manifests), strict=True):
         expected[index.resolve(samples.keys_BF).rows_U] = manifest.step
-    np.testing.assert_array_equal(result.versions_R, expected)
+    np.testing.assert_array_equal(result.last_steps_R, expected)
 
 
 def test_the_quality_told_is_that_of_one_process(write_topic: WriteTopic) -> None:

@@ -24,7 +24,7 @@ from serving.copies import Copies, ModelSpec
 from serving.follow import Follower
 from serving.news import DispatcherNews
 from serving.scoring import QuestionScorer
-from serving.versions import Version
+from serving.snapshot_id import SnapshotId
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import RUN, SEED, WAIT_SECONDS, Plan, batches, train
 
@@ -33,20 +33,20 @@ CALM, WRONG, LAST = 60 * BATCH, 80 * BATCH, 190 * BATCH
 """offsets: labels are 0 from the first to the second"""
 
 
-class ServedVersions(DispatcherNews):
+class ServedSnapshots(DispatcherNews):
     """Keeps what was served."""
 
     def __init__(self, endpoint: str, scorer: QuestionScorer) -> None:
-        self.versions: list[Version] = []
+        self.snapshots: list[SnapshotId] = []
         super().__init__(lambda: endpoint, RUN, None, "serve", scorer)
 
-    def served(self, version: Version, at_seconds: float) -> None:
-        self.versions.append(version)
-        super().served(version, at_seconds)
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
+        self.snapshots.append(snapshot)
+        super().served(snapshot, at_seconds)
 
 
 class WrongForAWhile(LogReader):
-    """A log in which nobody clicks for a while; it goes on once versions have been judged on both sides of that."""
+    """A log in which nobody clicks for a while; it goes on once snapshots have been judged on both sides of that."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "log", "clicks")
@@ -60,7 +60,7 @@ class WrongForAWhile(LogReader):
         return [_unclicked(record) for record in records if record.offset < end]
 
     def _is_judged(self, end: int) -> bool:
-        """Whether the version behind these events has been, and if its labels are right, by what is served."""
+        """Whether the snapshot behind these events has been, and if its labels are right, by what is served."""
         return any(
             checkpoint.step * BATCH == end and (end == WRONG or checkpoint.figures.reference_step > 0)
             for checkpoint in manifests(self._run_folder)
@@ -80,10 +80,10 @@ def manifests(folder: Path) -> list[CheckpointManifest]:
 
 
 @contextmanager
-def following(plan: Plan) -> Iterator[tuple[Copies, ServedVersions]]:
+def following(plan: Plan) -> Iterator[tuple[Copies, ServedSnapshots]]:
     schema, meter = plan.schema, Meter(CollectorRegistry())
     copies = Copies(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, schema.fields, schema.dense))
-    news = ServedVersions(plan.feed, QuestionScorer(copies, meter))
+    news = ServedSnapshots(plan.feed, QuestionScorer(copies, meter))
     with closing(Deliveries()) as deliveries:
         follower = Follower(Storage.at(plan.folder / "checkpoints"), copies, news, meter, deliveries)
         follower.start()
@@ -95,10 +95,10 @@ def following(plan: Plan) -> Iterator[tuple[Copies, ServedVersions]]:
     assert meter.registry.get_sample_value("freshet_serving_score_seconds_count")
 
 
-def test_versions_that_learnt_that_nobody_clicks_are_never_served_and_the_first_good_one_after_is(
+def test_snapshots_that_learnt_that_nobody_clicks_are_never_served_and_the_first_good_one_after_is(
     monkeypatch: pytest.MonkeyPatch, write_topic: WriteTopic
 ) -> None:
-    monkeypatch.setattr(retention, "SERVED", 100_000)  # all versions are kept, to be looked at
+    monkeypatch.setattr(retention, "SERVED", 100_000)  # all snapshots are kept, to be looked at
     monkeypatch.setattr(reference, "ANSWER_SECONDS", WAIT_SECONDS)  # however slow this machine is
     folder = write_topic(LAST, partitions=1)
     plan = Plan(
@@ -118,7 +118,7 @@ def test_versions_that_learnt_that_nobody_clicks_are_never_served_and_the_first_
         for checkpoint in checkpoints.values()
         if checkpoint.step * BATCH > WRONG and checkpoint.verdict.is_good
     ]
-    served = [checkpoints[version.checkpoint] for version in news.versions]
+    served = [checkpoints[snapshot.checkpoint] for snapshot in news.snapshots]
     assert wrong
     assert not any(checkpoint.verdict.is_good for checkpoint in wrong)
     assert all(checkpoint.figures.reference_step * BATCH <= CALM + 4 * BATCH for checkpoint in wrong)

@@ -61,7 +61,7 @@ def test_a_run_over_kafka_equals_the_run_over_the_log_bit_for_bit(
     assert over_kafka.manifests == over_log.manifests
     assert sum(manifest.samples for manifest in over_log.manifests) == 600
     assert np.array_equal(over_kafka.rows_RT, over_log.rows_RT)
-    assert np.array_equal(over_kafka.versions_R, over_log.versions_R)
+    assert np.array_equal(over_kafka.last_steps_R, over_log.last_steps_R)
     assert over_kafka.dense.keys() == over_log.dense.keys()
     assert all(np.array_equal(over_kafka.dense[name], over_log.dense[name]) for name in over_log.dense)
     assert over_kafka.status.quality.logloss == over_log.status.quality.logloss

@@ -75,7 +75,7 @@ def test_a_stopped_worker_is_named_and_not_the_one_that_waits_for_it(facts: Fact
     assert "lost worker worker-1" not in facts.lost
 
 
-def test_versions_of_the_model_go_out_all_the_while_and_never_go_back(facts: Facts, history: History) -> None:
+def test_snapshots_go_out_all_the_while_and_never_go_back(facts: Facts, history: History) -> None:
     assert len(facts.heard) > len(KILLED)
     assert list(facts.heard) == sorted(facts.heard)
     assert facts.heard[-1].step > history.step // 2

@@ -1,4 +1,4 @@
-"""Versions of the model while somebody serves it: published, judged, measured, and never older than before."""
+"""Snapshots while somebody serves the model: published, judged, measured, and never older than before."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -44,11 +44,11 @@ def manifests(plan: Plan) -> list[CheckpointManifest]:
 
 @pytest.fixture
 def keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All versions are kept, for the test to look at."""
+    """All snapshots are kept, for the test to look at."""
     monkeypatch.setattr(retention, "SERVED", 100_000)
 
 
-def test_versions_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None, write_topic: WriteTopic) -> None:
+def test_snapshots_go_out_while_somebody_serves_and_change_no_bit(keeps_all: None, write_topic: WriteTopic) -> None:
     plan, heard = planned(write_topic(48 * 32), write_behind=0.5), list[Heard]()
     plan = paused(plan, 40, lambda: len(heard) >= 3)
     with served(plan) as server:
@@ -88,16 +88,16 @@ class Unclicked(Withheld):
         return msgspec.structs.replace(record, payload=msgspec.json.encode(event))
 
 
-def test_versions_are_held_back_while_nobody_clicks_and_good_again_later_although_no_server_can_score(
+def test_snapshots_are_held_back_while_nobody_clicks_and_good_again_later_although_no_server_can_score(
     keeps_all: None, write_topic: WriteTopic
 ) -> None:
     folder = write_topic(100 * 32, partitions=1)
     rule = GateRule(samples=256)
 
-    def has_wrong_version() -> bool:
+    def has_wrong_snapshot() -> bool:
         return any(48 <= checkpoint.step <= 52 for checkpoint in manifests(plan))
 
-    source = {"open_source": lambda: Unclicked(folder, Unclicked.last, has_wrong_version)}
+    source = {"open_source": lambda: Unclicked(folder, Unclicked.last, has_wrong_snapshot)}
     plan = planned(folder, publishing=Publishing(0.0, rule), **source)
     with served(plan):
         train(plan)
@@ -133,7 +133,7 @@ def test_publishing_goes_on_after_crashes_and_never_goes_back(write_topic: Write
     assert server.unreadable == []
 
 
-def test_versions_of_void_steps_are_followed_by_those_of_a_higher_line(write_topic: WriteTopic) -> None:
+def test_snapshots_of_void_steps_are_followed_by_those_of_a_higher_line(write_topic: WriteTopic) -> None:
     folder, events = write_topic(32 * 32, partitions=1), 32 * 32
     strike, heard = Strike("forward", 8, is_replaced=False), list[Heard]()
 

@@ -1,4 +1,4 @@
-"""What is served of a real run: its own rows and weights, one version after the other."""
+"""What is served of a real run: its own rows and weights, one snapshot after the other."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +21,7 @@ from serving.copies import Copies, ModelCopy, ModelSpec
 from serving.follow import Follower
 from serving.loading import load
 from serving.news import DispatcherNews
-from serving.versions import Version
+from serving.snapshot_id import SnapshotId
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import RUN, SEED, SMALL_MODEL, Plan, batches, train
 from tests.end_to_end.withheld import paused
@@ -41,8 +41,8 @@ def test_what_is_served_is_what_was_trained(write_topic: WriteTopic, workers: in
     copy = ModelCopy(ModelSpec(RUN, SEED, plan.scaled_rows, model, schema.fields, schema.dense))
     for number in numbers:  # base and deltas as they came
         load(storage, read_manifest(storage, number), copy)
-    assert copy.version is not None
-    assert copy.version.step == len(result.manifests)
+    assert copy.snapshot is not None
+    assert copy.snapshot.step == len(result.manifests)
 
     index, trained = Index(), batches(plan, result.manifests)
     for samples in trained:
@@ -67,12 +67,12 @@ class HeardNews(DispatcherNews):
     """Keeps what was served."""
 
     def __init__(self, endpoint: str) -> None:
-        self.versions: list[Version] = []
+        self.snapshots: list[SnapshotId] = []
         super().__init__(lambda: endpoint, RUN, None, "serve")
 
-    def served(self, version: Version, at_seconds: float) -> None:
-        self.versions.append(version)
-        super().served(version, at_seconds)
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
+        self.snapshots.append(snapshot)
+        super().served(snapshot, at_seconds)
 
 
 def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -> None:
@@ -80,7 +80,7 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
     plan = Plan(write_topic(48 * 32), batch=32, rows=RowConfig(dim=4), feed=feed, publishing=published)
     copies = Copies(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense))
     meter, news = Meter(CollectorRegistry()), HeardNews(feed)
-    plan = paused(plan, 40, lambda: len(news.versions) >= 3)
+    plan = paused(plan, 40, lambda: len(news.snapshots) >= 3)
     with closing(Deliveries()) as deliveries:
         follower = Follower(Storage.at(plan.folder / "checkpoints"), copies, news, meter, deliveries)
         follower.start()
@@ -88,9 +88,9 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
             result = train(plan)
         finally:
             follower.close()
-    assert len(news.versions) >= 3
-    assert news.versions == sorted(news.versions)
+    assert len(news.snapshots) >= 3
+    assert news.snapshots == sorted(news.snapshots)
     assert meter.registry.get_sample_value("freshet_serving_delivered_files_total")
     assert not meter.registry.get_sample_value("freshet_serving_damaged_checkpoints_total")
-    assert result.status.served.checkpoint in {version.checkpoint for version in news.versions}
+    assert result.status.served.checkpoint in {snapshot.checkpoint for snapshot in news.snapshots}
     assert result.status.served.freshness.events > 0

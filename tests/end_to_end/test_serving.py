@@ -61,7 +61,7 @@ class Client:
     server: Served
     answers: int = 0
     connections: int = 0
-    versions: list[tuple[int, int]] = field(default_factory=list)
+    snapshots: list[tuple[int, int]] = field(default_factory=list)
     """of the present connection"""
     faults: list[str] = field(default_factory=list)
 
@@ -70,12 +70,12 @@ class Client:
             try:
                 self._ask_on_one(is_over)
             except (OSError, http.client.HTTPException) as error:
-                if not self.versions:  # a second time, without an answer in between
+                if not self.snapshots:  # a second time, without an answer in between
                     self.faults.append(repr(error))
                     return
 
     def _ask_on_one(self, is_over: threading.Event) -> None:
-        self.versions = []
+        self.snapshots = []
         self.connections += 1
         connection = http.client.HTTPConnection(urlsplit(self.server.address).netloc, timeout=100)
         headers = {"Authorization": f"Bearer {self.server.token}"}
@@ -87,11 +87,11 @@ class Client:
                 if answer.status != 200:
                     self.faults.append(f"{answer.status} {content!r}")
                     return
-                version = json.loads(content)["version"]
-                self.versions.append((version["timeline"], version["step"]))
+                snapshot = json.loads(content)["snapshot"]
+                self.snapshots.append((snapshot["timeline"], snapshot["step"]))
                 self.answers += 1
-                if self.versions[-2:] != sorted(self.versions[-2:]):
-                    self.faults.append(f"went back: {self.versions[-2:]}")
+                if self.snapshots[-2:] != sorted(self.snapshots[-2:]):
+                    self.faults.append(f"went back: {self.snapshots[-2:]}")
         finally:
             connection.close()
 
@@ -114,9 +114,9 @@ def asking(server: Served, number: int = 4) -> Iterator[list[Client]]:
 
 def test_predictions_follow_the_training(live: Path) -> None:
     server = server_of(live)
-    first = server.ask("POST", "/v1/predict", EVENT).json["version"]["step"]
-    until(lambda: server.ask("POST", "/v1/predict", EVENT).json["version"]["step"] > first)
-    assert server.ask("POST", "/v1/predict", EVENT).json["version"]["checkpoint"] <= newest(live)
+    first = server.ask("POST", "/v1/predict", EVENT).json["snapshot"]["step"]
+    until(lambda: server.ask("POST", "/v1/predict", EVENT).json["snapshot"]["step"] > first)
+    assert server.ask("POST", "/v1/predict", EVENT).json["snapshot"]["checkpoint"] <= newest(live)
 
 
 def test_each_server_has_on_record_what_it_serves(live: Path) -> None:
@@ -160,12 +160,12 @@ def is_newer(file: Path, written_at: int) -> bool:
 @pytest.mark.parametrize("name", ["dispatcher", "ps-0", "worker-0"])
 def test_serving_goes_on_while_a_run_recovers_and_follows_it_again(live: Path, name: str) -> None:
     with asking(server_of(live), 2) as clients:
-        until(lambda: all(client.versions for client in clients))
-        at = max(client.versions[-1] for client in clients)
+        until(lambda: all(client.snapshots for client in clients))
+        at = max(client.snapshots[-1] for client in clients)
         (process,) = [each for each in named(live, [name]) if name_of(each) == name]
         os.kill(process.pid, signal.SIGKILL)
         process.wait(30)
-        until(lambda: all(client.versions and client.versions[-1] > at for client in clients))
+        until(lambda: all(client.snapshots and client.snapshots[-1] > at for client in clients))
 
 
 def name_of(process: psutil.Process) -> str:

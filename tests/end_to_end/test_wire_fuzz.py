@@ -199,7 +199,7 @@ def entries_of(plan: Plan) -> list[Entry]:
 
 def expect_same_bits(result: Result, other: Result) -> None:
     assert result.rows_RT.tobytes() == other.rows_RT.tobytes()
-    assert result.versions_R.tobytes() == other.versions_R.tobytes()
+    assert result.last_steps_R.tobytes() == other.last_steps_R.tobytes()
     assert {name: array.tobytes() for name, array in result.dense.items()} == {
         name: array.tobytes() for name, array in other.dense.items()
     }

@@ -171,7 +171,7 @@ class Result:
     status: Status
     rows_RT: NDArray[Any]
     """[value | state] of every row, as the shards have them after the flush"""
-    versions_R: NDArray[np.int64]
+    last_steps_R: NDArray[np.int64]
     dense: dict[str, NDArray[Any]]
     ledger: NDArray[np.int64]
     """lines of shard, step, phase, worker, pulled, owned pushed, parts pushed, dense floats pushed and pulled"""
@@ -182,7 +182,7 @@ class Result:
 def model_of(result: Result) -> dict[str, bytes]:
     """Every bit of the model."""
     dense = {name: weights.tobytes() for name, weights in result.dense.items()}
-    return {"rows": result.rows_RT.tobytes(), "versions": result.versions_R.tobytes(), **dense}
+    return {"rows": result.rows_RT.tobytes(), "last_steps": result.last_steps_R.tobytes(), **dense}
 
 
 class Threads:
@@ -359,14 +359,14 @@ def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
     with zmq.Context() as context:
         client = ShardClient(context, shards, plan.rows, RUN)
         client.open(status.generation, 0)
-        rows_RT, versions_R = client.peek(np.arange(index.count))
+        rows_RT, last_steps_R = client.peek(np.arange(index.count))
         client.close()
         dispatcher = Shards(context, shards, RUN)
         ledgers = dispatcher.ledgers(status.generation)
         dispatcher.close()
     lines = [np.stack([np.full_like(ledger.step, shard), *ledger], 1) for shard, ledger in enumerate(ledgers)]
     dense = safetensors.numpy.load_file(plan.folder / DENSE_FILE)
-    return Result(status, rows_RT, versions_R, dense, np.concatenate(lines), manifests)
+    return Result(status, rows_RT, last_steps_R, dense, np.concatenate(lines), manifests)
 
 
 _decoded: dict[tuple[Any, ...], list[Samples]] = {}

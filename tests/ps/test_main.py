@@ -124,7 +124,7 @@ def test_part_pushed_early_by_an_eviction_waits_for_the_others(one_shard: ShardS
     assert np.array_equal(peer.ask(Peek, PeekArrays(ints(6)))[1].full, expected[0])
 
 
-def test_flush_round_writes_back_and_versions_say_when_rows_changed(one_shard: ShardStage) -> None:
+def test_flush_round_writes_back_and_last_steps_say_when_rows_changed(one_shard: ShardStage) -> None:
     peer = one_shard.peer()
     one_shard.announcer.announce(8, phase=FLUSH, pushes={0: ([2, 3], [])}, changed={2: 7, 3: 5})
     written = np.arange(2 * SHAPE.total, dtype=np.float32)

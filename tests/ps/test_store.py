@@ -1,4 +1,4 @@
-"""Rows of one shard: numbering, start values, versions."""
+"""Rows of one shard: numbering, start values, last steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Predictions and versions over HTTP, with a real server."""
+"""Predictions and snapshots over HTTP, with a real server."""
 
 import json
 from pathlib import Path
@@ -29,8 +29,16 @@ def predicted(server: Served, body: Any) -> Any:
 def test_packed_samples_get_the_predictions_of_the_newest_good_checkpoint(server: Served, run: Trained) -> None:
     told = predicted(server, PACKED)
     assert np.abs(np.array(told["probabilities"]) - run.expected[3]).max() < 1e-6
-    assert told["version"] == {"timeline": 0, "step": 6, "checkpoint": 3}
+    assert told["snapshot"] == {"timeline": 0, "step": 6, "checkpoint": 3}
     assert told["age_seconds"] > 0
+
+
+def test_answers_have_the_earlier_name_of_a_snapshot_for_one_more_release(server: Served) -> None:
+    listed = server.get("/v1/snapshots").json["items"][0]
+    schemas = server.get("/v1/openapi.json").json["components"]["schemas"]
+    for name, told in (("Predictions", predicted(server, PACKED)), ("SnapshotReading", listed)):
+        assert told["version"] == told["snapshot"]
+        assert schemas[name]["properties"]["version"]["deprecated"]
 
 
 def test_one_event_many_and_one_a_line_are_answered_alike(server: Served) -> None:
@@ -93,16 +101,16 @@ def test_every_bad_sample_is_named(server: Served) -> None:
     assert [error["index"] for error in answer.json["errors"]] == [1, 2]
 
 
-def test_versions_are_listed_with_what_speaks_against_them(server: Served) -> None:
+def test_snapshots_are_listed_with_what_speaks_against_them(server: Served) -> None:
     items = server.get("/v1/snapshots").json["items"]
-    assert [(item["version"]["checkpoint"], item["reasons"]) for item in items] == [
+    assert [(item["snapshot"]["checkpoint"], item["reasons"]) for item in items] == [
         (3, []),
         (2, ["logloss 0.9"]),
         (1, []),
     ]
     assert [item["is_served"] for item in items] == [True, False, False]
     current = server.get("/v1/snapshots/current").json
-    assert (current["snapshot"]["version"], current["failure"]) == (items[0]["version"], "")
+    assert (current["snapshot"]["snapshot"], current["failure"]) == (items[0]["snapshot"], "")
     assert current["bytes"] > 0
 
 
@@ -113,12 +121,12 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
 
         def current(method: str, path: str, body: Any = None) -> tuple[int, bool]:
             snapshot = server.ask(method, path, body).json["snapshot"]
-            return snapshot["version"]["checkpoint"], snapshot["is_pinned"]
+            return snapshot["snapshot"]["checkpoint"], snapshot["is_pinned"]
 
         assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
         run.train().take()
         run.train().take()
-        until(lambda: predicted(server, PACKED)["version"]["checkpoint"] == 3)
+        until(lambda: predicted(server, PACKED)["snapshot"]["checkpoint"] == 3)
         assert server.get("/v1/snapshots/current").json["previous"]["checkpoint"] == 2
         assert current("POST", "/v1/snapshots/rollback", {"reason": "odd"}) == (2, True)
         assert current("POST", "/v1/snapshots/rollback", {}) == (1, True)
@@ -127,12 +135,12 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
         run.train().take("logloss is 0.9")
         until(lambda: server.get("/v1/snapshots/current").json["failure"] != "")
         told = server.get("/v1/snapshots/current").json["failure"]
-        assert "1 newer version is held back; the newest, checkpoint 4 after step 8: logloss is 0.9;" in told
+        assert "1 newer snapshot is held back; the newest, checkpoint 4 after step 8: logloss is 0.9;" in told
         assert current("PUT", "/v1/snapshots/pin", {"checkpoint": 4}) == (4, True)
         assert np.abs(np.array(predicted(server, PACKED)["probabilities"]) - run.expected[4]).max() < 1e-6
         assert server.ask("PUT", "/v1/snapshots/pin", {"checkpoint": 77}).status == 404
     with serving(run) as server:
-        assert predicted(server, PACKED)["version"]["checkpoint"] == 4
+        assert predicted(server, PACKED)["snapshot"]["checkpoint"] == 4
         assert current("DELETE", "/v1/snapshots/pin") == (3, False)
         assert current("POST", "/v1/snapshots/4/release", {}) == (4, False)
         assert server.ask("POST", "/v1/snapshots/77/release", {}).status == 404
@@ -147,7 +155,7 @@ def test_what_the_command_line_refuses_is_refused_over_rest_in_the_same_words(ow
         unpinned = server.ask("DELETE", "/v1/snapshots/pin")
     assert (released.status, unpinned.status) == (409, 409)
     assert "checkpoint 1 is not held back; expected one that is" in released.json["detail"]
-    assert "no version is pinned; expected one that is" in unpinned.json["detail"]
+    assert "no snapshot is pinned; expected one that is" in unpinned.json["detail"]
     assert not (own_folder / "serving.json").exists()
 
 
@@ -161,14 +169,14 @@ def test_without_a_checkpoint_it_is_not_ready_and_becomes_so(own_folder: Path) -
         assert server.get("/v1/snapshots/current").status == 503
         run.train().take()
         until(lambda: server.get("/readyz").status == 200)
-        assert predicted(server, PACKED)["version"]["checkpoint"] == 1
+        assert predicted(server, PACKED)["snapshot"]["checkpoint"] == 1
 
 
 def test_two_servers_share_a_port(run: Trained, server: Served) -> None:
     with serving(run, shares=server.port) as other:
         assert other.port == server.port
         for _ in range(8):  # connections go to either
-            assert predicted(server, PACKED)["version"]["checkpoint"] == 3
+            assert predicted(server, PACKED)["snapshot"]["checkpoint"] == 3
 
 
 def test_metrics_tell_what_is_served(server: Served) -> None:

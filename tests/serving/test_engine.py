@@ -1,4 +1,4 @@
-"""Answers of the engine: joined under load, each of one version, and none is lost when versions are swapped."""
+"""Answers of the engine: joined under load, each of one snapshot, and none is lost when snapshots are swapped."""
 
 import threading
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def repeated(times: int) -> Samples:
     return join_samples([PROBE] * times)
 
 
-def test_a_request_of_several_slices_is_of_one_version(engine: Engine, copies: Copies, trained: Trained) -> None:
+def test_a_request_of_several_slices_is_of_one_snapshot(engine: Engine, copies: Copies, trained: Trained) -> None:
     trained.train().take()
     asking = [engine.submit(repeated(6)) for _ in range(8)]
     go_to(copies, trained, 2)
@@ -90,7 +90,7 @@ def test_a_request_of_several_slices_is_of_one_version(engine: Engine, copies: C
     assert checkpoints[-1] == 2
 
 
-def test_no_answer_mixes_versions_while_they_are_swapped(engine: Engine, copies: Copies, trained: Trained) -> None:
+def test_no_answer_mixes_snapshots_while_they_are_swapped(engine: Engine, copies: Copies, trained: Trained) -> None:
     for _ in range(5):
         trained.train().take()
     over, seen = threading.Event(), set[int]()
@@ -149,7 +149,7 @@ def test_a_request_that_comes_to_a_copy_as_it_begins_to_change_is_answered_by_th
         assert asked.result(30).manifest.number == 2
 
 
-def test_before_the_first_version_nothing_is_answered(trained: Trained) -> None:
+def test_before_the_first_snapshot_nothing_is_answered(trained: Trained) -> None:
     engine = Engine(Copies(trained.spec), MOST, Meter(CollectorRegistry()))
     with pytest.raises(NothingServed):
         engine.submit(PROBE).result(30)

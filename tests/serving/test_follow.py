@@ -1,4 +1,4 @@
-"""Which version is served: the newest good one, what a person wants, and never an older one by itself."""
+"""Which snapshot is served: the newest good one, what a person wants, and never an older one by itself."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from ps.checkpoints.manifest import manifest_name
 from ps.checkpoints.served import read_served
 from serving.copies import Copies
 from serving.follow import Follower, PolledNews
-from serving.versions import Version
+from serving.snapshot_id import SnapshotId
 from tests.serving.trained import PROBE, Trained
 
 
@@ -26,10 +26,10 @@ class HeardNews(PolledNews):
 
     def __init__(self) -> None:
         super().__init__()
-        self.versions: list[Version] = []
+        self.snapshots: list[SnapshotId] = []
 
-    def served(self, version: Version, at_seconds: float) -> None:
-        self.versions.append(version)
+    def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
+        self.snapshots.append(snapshot)
 
 
 class Following:
@@ -59,17 +59,17 @@ def trained(tmp_path: Path) -> Trained:
     return made
 
 
-def test_newest_good_version_is_served_and_told_once(trained: Trained) -> None:
+def test_newest_good_snapshot_is_served_and_told_once(trained: Trained) -> None:
     following = Following(trained)
     assert following.turn() == 1
     trained.train().take("logloss")
     assert following.turn() == 1
     trained.train().take()
     assert (following.turn(), following.turn()) == (3, 3)
-    assert following.news.versions == [(0, 2, 1), (0, 6, 3)]
+    assert following.news.snapshots == [(0, 2, 1), (0, 6, 3)]
 
 
-def test_a_held_version_goes_out_when_it_is_released(trained: Trained) -> None:
+def test_a_held_snapshot_goes_out_when_it_is_released(trained: Trained) -> None:
     following = Following(trained)
     trained.train().take("calibration")
     assert following.turn() == 1
@@ -88,7 +88,7 @@ def test_a_pin_is_served_whatever_its_verdict_and_stays_over_restarts(trained: T
     assert following.want() == 4
 
 
-def test_rollback_to_the_version_before_reads_no_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollback_to_the_snapshot_before_reads_no_file(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     following = Following(trained)
     following.turn()
     trained.train().take()
@@ -98,7 +98,7 @@ def test_rollback_to_the_version_before_reads_no_file(trained: Trained, monkeypa
     assert following.want(pinned=2) == 2
 
 
-def test_a_version_that_disappears_stays_served_until_a_later_one_comes(trained: Trained) -> None:
+def test_a_snapshot_that_disappears_stays_served_until_a_later_one_comes(trained: Trained) -> None:
     following = Following(trained)
     trained.train().take()
     assert following.turn() == 2
@@ -107,10 +107,10 @@ def test_a_version_that_disappears_stays_served_until_a_later_one_comes(trained:
     trained.decide_anew(1)
     trained.train(1).take()
     assert following.turn() == 3
-    assert following.news.versions == [(0, 4, 2), (1, 3, 3)]
+    assert following.news.snapshots == [(0, 4, 2), (1, 3, 3)]
 
 
-def test_unpinning_may_go_back_to_an_older_good_version(trained: Trained) -> None:
+def test_unpinning_may_go_back_to_an_older_good_snapshot(trained: Trained) -> None:
     following = Following(trained)
     trained.train().take("logloss")
     assert following.want(pinned=2) == 2
@@ -182,7 +182,7 @@ def test_a_thread_follows_by_itself(trained: Trained) -> None:
 
 
 def hold_back(trained: Trained, number: int) -> None:
-    """Newer versions that are held back, each followed by what the run does with old ones."""
+    """Newer snapshots that are held back, each followed by what the run does with old ones."""
     for _ in range(number):
         trained.train(1).take("logloss")
         drop_old(trained.storage, 1)
@@ -196,7 +196,7 @@ def test_what_is_served_is_there_after_a_restart_however_many_newer_ones_are_hel
     assert Following(trained).want(pinned=1) == 1  # as a rollback does
 
 
-def test_a_version_of_void_steps_that_was_served_is_served_after_a_restart(trained: Trained) -> None:
+def test_a_snapshot_of_void_steps_that_was_served_is_served_after_a_restart(trained: Trained) -> None:
     trained.train().take()
     assert Following(trained).turn() == 2
     discard_after(trained.storage, 1)
@@ -256,7 +256,7 @@ def test_a_storage_that_takes_no_record_keeps_nobody_from_serving(
     assert read_served(trained.storage, "serve").checkpoint == 1  # type: ignore[union-attr]
 
 
-def test_versions_that_follow_each_other_are_not_logged_each_and_changes_are(trained: Trained) -> None:
+def test_snapshots_that_follow_each_other_are_not_logged_each_and_changes_are(trained: Trained) -> None:
     following = Following(trained)
     following.follower._pauses = DoublingPauses(lambda: 0.0)
 

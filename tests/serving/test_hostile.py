@@ -171,17 +171,17 @@ def test_it_is_refused_and_the_copy_stays_as_it_was(
     monkeypatch.setattr(copy.table, "reserve", lambda *_: pytest.fail("memory was taken"))
     with pytest.raises(CheckpointDamaged):
         load(trained.storage, spoiled, copy)
-    assert copy.version == (0, 2, 1)
+    assert copy.snapshot == (0, 2, 1)
     assert np.abs(copy.predict(PROBE) - trained.expected[1]).max() < 1e-6
 
 
-def test_two_rows_of_one_key_are_found_and_the_copy_holds_no_version(tmp_path: Path) -> None:
+def test_two_rows_of_one_key_are_found_and_the_copy_holds_no_snapshot(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     copy = ModelCopy(trained.spec)
     manifest = keys_twice(trained, read_manifest(trained.storage, trained.train().take()))
     with pytest.raises(CheckpointDamaged, match="keys"):
         load(trained.storage, manifest, copy)
-    assert copy.version is None
+    assert copy.snapshot is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04N.", b"9" * 100])

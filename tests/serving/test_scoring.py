@@ -23,7 +23,7 @@ def serving(run: Trained, checkpoint: int) -> Copies:
     return copies
 
 
-def test_a_question_is_answered_by_the_version_that_is_served_known_keys_or_not(tmp_path: Path) -> None:
+def test_a_question_is_answered_by_the_served_snapshot_known_keys_or_not(tmp_path: Path) -> None:
     run = Trained(tmp_path).train()
     scorer = QuestionScorer(serving(run, run.take()), Meter(CollectorRegistry()))
     answer = scorer(*question_of(PROBE))
@@ -42,7 +42,7 @@ def test_a_long_question_is_scored_in_slices_with_the_same_outcome(tmp_path: Pat
     assert np.abs(answer.probabilities_B - wanted_B).max() < 1e-6
 
 
-def test_nothing_is_answered_without_a_version_or_about_samples_of_another_schema(tmp_path: Path) -> None:
+def test_nothing_is_answered_without_a_snapshot_or_about_samples_of_another_schema(tmp_path: Path) -> None:
     run = Trained(tmp_path).train()
     meter = Meter(CollectorRegistry())
     assert QuestionScorer(Copies(run.spec), meter)(*question_of(PROBE)) is None

@@ -68,7 +68,7 @@ class Trained:
         self.timeline = self.step = self.checkpoint = self._since = 0
         self.expected: dict[int, NDArray[np.float32]] = {}
         """probabilities of the probe, by checkpoint"""
-        self._versions: list[int] = []
+        self._last_steps: list[int] = []
         self._keys: list[int] = []
         self._saved: dict[int, Any] = {}
         self._chains: list[tuple[FilePart, ...]] = []
@@ -86,8 +86,8 @@ class Trained:
             for key in dict.fromkeys(batch.keys_BF.reshape(-1).tolist()):
                 if (row := self.reference.numbering.row(key)) == len(self._keys):
                     self._keys.append(key)
-                    self._versions.append(NEVER)
-                self._versions[row] = self.step
+                    self._last_steps.append(NEVER)
+                self._last_steps[row] = self.step
             assert len(self._keys) == len(self.reference.numbering)
         return self
 
@@ -111,7 +111,7 @@ class Trained:
         self._chains = [part.files for part in parts]
         probe = deepcopy(self.reference)
         self.expected[self.checkpoint] = probabilities(probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B))
-        kept = self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains
+        kept = self.reference, self._last_steps, self._keys, self.step, self._since, self._known, self._chains
         self._saved[self.checkpoint] = deepcopy(kept)
         return self.checkpoint
 
@@ -129,7 +129,7 @@ class Trained:
     def decide_anew(self, checkpoint: int) -> None:
         """Goes back to a checkpoint, and begins a line."""
         kept = deepcopy(self._saved[checkpoint])
-        self.reference, self._versions, self._keys, self.step, self._since, self._known, self._chains = kept
+        self.reference, self._last_steps, self._keys, self.step, self._since, self._known, self._chains = kept
         self.timeline += 1
 
     def _part(self, shard: int) -> ShardPart:
@@ -138,7 +138,7 @@ class Trained:
         keys, rows_RT = np.array(self._keys[mine], np.uint64), self.reference.rows()[mine]
         store.reserve(len(keys))
         if len(keys):
-            store.load(np.arange(len(keys)), keys, np.array(self._versions[mine], np.int64), rows_RT)
+            store.load(np.arange(len(keys)), keys, np.array(self._last_steps[mine], np.int64), rows_RT)
         copy = RowCopy(store, self._since, dealt(self._known, shard, self.shards), len(store))
         while not copy.is_complete:
             copy.go_on()

@@ -84,7 +84,7 @@ METRICS = (
     _metric("checkpoints_failed_total", "counter", DISPATCHER, "Checkpoints that could not be taken."),
     _metric("checkpoint_seconds", "histogram", DISPATCHER, "Time from the beginning of a checkpoint to its manifest."),
     _metric("checkpoint_step", "gauge", DISPATCHER, "Step of the newest checkpoint."),
-    # ── versions that are served ──────────────────────────────────────────────────────────────────────────────────────
+    # ── snapshots that are served ─────────────────────────────────────────────────────────────────────────────────────
     _metric("versions_held_total", "counter", DISPATCHER, "Snapshots that were held back from being served."),
     _metric("version_held", "gauge", DISPATCHER, "1 if the newest snapshot is held back, else 0."),
     _metric("servers", "gauge", DISPATCHER, "Servers that have reported in the latest seconds."),

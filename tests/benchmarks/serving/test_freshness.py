@@ -1,4 +1,4 @@
-"""The age of an event is the time from its append to the first answer of a version that has learnt from it.
+"""The age of an event is the time from its append to the first answer of a snapshot that has learnt from it.
 
 Windows have events to train for as long as they last, however fast the run is.
 """
@@ -14,7 +14,7 @@ from benchmarks.serving.freshness import (
     SPARE_PAIRS,
     EventsAhead,
     FreshnessLoad,
-    SeenVersions,
+    SeenSnapshots,
     Window,
     _write,
     ages_of,
@@ -23,7 +23,7 @@ from benchmarks.serving.freshness import (
 from infra.base.errors import FreshetError
 from infra.chaos.main import ChaosJob
 
-ASKED = SeenVersions(times=[10.0, 11.0, 12.0], versions=[(0, 3), (0, 7), (1, 8)])
+ASKED = SeenSnapshots(times=[10.0, 11.0, 12.0], snapshots=[(0, 3), (0, 7), (1, 8)])
 
 
 def test_an_event_is_as_old_as_the_first_answer_that_knows_it() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts over simulated streams: versions of 1,000 samples each, scored by the model and by what is served."""
+"""Verdicts over simulated streams: snapshots of 1,000 samples each, scored by the model and by what is served."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dispatch.checkpoints.evidence import scored
 from dispatch.checkpoints.gate import (
-    CURRENT_VERSIONS,
+    CURRENT_SNAPSHOTS,
     CheckpointReadings,
     GateState,
     Held,
@@ -27,9 +27,9 @@ from tests.dispatch.checkpoints.checkpoints import decided, trained
 
 RULE = GateRule()
 SAMPLES = 1000
-"""of a version"""
+"""of a snapshot"""
 LEARNT = 0.5
-"""of what is left to learn of a change, in one version"""
+"""of what is left to learn of a change, in one snapshot"""
 USUAL_ODDS = -1.0
 Labels = Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.bool_]]
 
@@ -59,7 +59,7 @@ WHAT_IS_LEARNT: dict[str, tuple[float, float]] = {
 
 @dataclass
 class Stream:
-    """A stream, a model that follows what it is taught, and the version that is served."""
+    """A stream, a model that follows what it is taught, and the served snapshot."""
 
     rule: GateRule = RULE
     has_server: bool = True
@@ -74,8 +74,8 @@ class Stream:
         self.has_field = True
         self.served_checkpoint = 0
 
-    def version(self, labels: Labels = clicks, target: tuple[float, float] | None = None) -> Judgement:
-        """The next version; target: what the model learns from its samples, by default what is real."""
+    def snapshot(self, labels: Labels = clicks, target: tuple[float, float] | None = None) -> Judgement:
+        """The next snapshot; target: what the model learns from its samples, by default what is real."""
         odds_B = USUAL_ODDS + self.draw.normal(0, 1.2, SAMPLES)
         clicked_B = labels(odds_B + self.shift, self.draw)
         model_B, served_B = (slope * odds_B + shift for shift, slope in (self.model, self.served))
@@ -107,13 +107,13 @@ class Stream:
             self.served, self.served_checkpoint = self.model, self.checkpoint
         return judged
 
-    def calm(self, versions: int = 20) -> "Stream":
-        assert all(self.version().verdict.is_good for _ in range(versions))
+    def calm(self, snapshots: int = 20) -> "Stream":
+        assert all(self.snapshot().verdict.is_good for _ in range(snapshots))
         return self
 
     def until_good(self, **named: Any) -> int:
-        """Versions that are held back before the next good one."""
-        return next(held for held in range(200) if self.version(**named).verdict.is_good)
+        """Snapshots that are held back before the next good one."""
+        return next(held for held in range(200) if self.snapshot(**named).verdict.is_good)
 
 
 def test_a_calm_stream_is_never_held_back() -> None:
@@ -123,11 +123,11 @@ def test_a_calm_stream_is_never_held_back() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_labels_never_become_right_and_the_first_good_version_after_them_goes_out(fault: str) -> None:
+def test_wrong_labels_never_become_right_and_the_first_good_snapshot_after_them_goes_out(fault: str) -> None:
     stream = Stream().calm()
     served = stream.served
-    judged = [stream.version(FAULTS[fault], WHAT_IS_LEARNT[fault]) for _ in range(60)]
-    assert not any(version.verdict.is_good for version in judged)
+    judged = [stream.snapshot(FAULTS[fault], WHAT_IS_LEARNT[fault]) for _ in range(60)]
+    assert not any(snapshot.verdict.is_good for snapshot in judged)
     assert stream.served == served
     assert stream.until_good() <= 6
     assert abs(stream.served[0] - served[0]) < 0.3
@@ -137,10 +137,10 @@ def test_wrong_labels_never_become_right_and_the_first_good_version_after_them_g
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_a_server_averages_hold_wrong_labels_back(fault: str) -> None:
     stream = Stream(has_server=False).calm()
-    judged = [stream.version(FAULTS[fault], WHAT_IS_LEARNT[fault]) for _ in range(40)]
-    assert sum(version.verdict.is_good for version in judged) <= 2
-    assert not any(version.verdict.is_good for version in judged[2:])
-    assert all("(no reference)" in version.verdict.reasons[0] for version in judged[2:])
+    judged = [stream.snapshot(FAULTS[fault], WHAT_IS_LEARNT[fault]) for _ in range(40)]
+    assert sum(snapshot.verdict.is_good for snapshot in judged) <= 2
+    assert not any(snapshot.verdict.is_good for snapshot in judged[2:])
+    assert all("(no reference)" in snapshot.verdict.reasons[0] for snapshot in judged[2:])
     assert stream.until_good() <= 10
     stream.calm()
 
@@ -152,8 +152,8 @@ def test_without_a_server_a_lasting_change_that_looked_like_wrong_labels_is_acce
 
 def test_zeros_are_found_where_clicks_are_rare() -> None:
     stream = Stream(shift=-3.0).calm(40)
-    judged = [stream.version(FAULTS["zeros"], WHAT_IS_LEARNT["zeros"]) for _ in range(60)]
-    held = [not version.verdict.is_good for version in judged]
+    judged = [stream.snapshot(FAULTS["zeros"], WHAT_IS_LEARNT["zeros"]) for _ in range(60)]
+    held = [not snapshot.verdict.is_good for snapshot in judged]
     assert all(held[held.index(True) :])
     assert held.index(True) <= 2
     assert "samples are no clicks" in judged[-1].verdict.reasons[0]
@@ -171,17 +171,17 @@ def test_a_click_rate_that_really_is_ten_times_as_high_goes_out(has_server: bool
 @pytest.mark.parametrize("has_server", [True, False])
 def test_a_slow_drift_goes_out_all_the_time(has_server: bool) -> None:
     stream = Stream(has_server=has_server).calm()
-    for version in range(60):
-        stream.shift = -2.0 * np.sin(version / 10)
-        assert stream.version().verdict.is_good
+    for snapshot in range(60):
+        stream.shift = -2.0 * np.sin(snapshot / 10)
+        assert stream.snapshot().verdict.is_good
 
 
 @pytest.mark.parametrize("has_server", [True, False])
-def test_a_field_that_is_gone_holds_versions_back_until_it_is_there_again(has_server: bool) -> None:
+def test_a_field_that_is_gone_holds_snapshots_back_until_it_is_there_again(has_server: bool) -> None:
     stream = Stream(has_server=has_server).calm()
     stream.has_field = False
     for _ in range(50):
-        assert stream.version().verdict.reasons[0].startswith("field item is in 0.0% of the 1000 samples")
+        assert stream.snapshot().verdict.reasons[0].startswith("field item is in 0.0% of the 1000 samples")
     stream.has_field = True
     stream.calm()
 
@@ -189,25 +189,25 @@ def test_a_field_that_is_gone_holds_versions_back_until_it_is_there_again(has_se
 def test_a_model_that_is_worse_than_what_is_served_is_held_back_on_right_labels() -> None:
     stream = Stream().calm()
     stream.model = 0.0, -0.5
-    reasons = stream.version(target=(0.0, -0.5)).verdict.reasons
-    assert any("by the version that is served; expected" in reason for reason in reasons)
+    reasons = stream.snapshot(target=(0.0, -0.5)).verdict.reasons
+    assert any("by the served snapshot; expected" in reason for reason in reasons)
     assert stream.until_good() <= 8
 
 
-def test_a_version_that_a_person_lets_out_is_the_usual_from_then_on() -> None:
+def test_a_snapshot_that_a_person_lets_out_is_the_usual_from_then_on() -> None:
     stream = Stream().calm()
     for _ in range(20):
-        assert not stream.version(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
+        assert not stream.snapshot(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
     stream.served, stream.served_checkpoint = stream.model, stream.checkpoint
     assert stream.until_good(labels=FAULTS["inverted"], target=WHAT_IS_LEARNT["inverted"]) <= 5
-    assert all(stream.version(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good for _ in range(50))
+    assert all(stream.snapshot(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good for _ in range(50))
 
 
-def test_a_server_that_stays_at_an_old_version_is_not_the_reference() -> None:
-    stream = Stream().calm(CURRENT_VERSIONS + 5)
+def test_a_server_that_stays_at_an_old_snapshot_is_not_the_reference() -> None:
+    stream = Stream().calm(CURRENT_SNAPSHOTS + 5)
     stream.served, stream.served_checkpoint, used = (0.0, -1.0), 1, []
     for _ in range(50):
-        judged = stream.version()
+        judged = stream.snapshot()
         used.append(judged.figures.reference_step)
         stream.served, stream.served_checkpoint = (0.0, -1.0), 1
         assert judged.verdict.is_good
@@ -217,14 +217,14 @@ def test_a_server_that_stays_at_an_old_version_is_not_the_reference() -> None:
 def test_a_restart_in_the_middle_of_a_hold_goes_on_where_it_was() -> None:
     stream = Stream().calm()
     for _ in range(10):
-        stream.version(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"])
+        stream.snapshot(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"])
     stream.state = load_state(save_state(DispatcherState(1, decided(), trained(), stream.state))).gate
     assert stream.state.held is not None
     assert stream.state.held.are_labels_suspect
-    assert not stream.version(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
+    assert not stream.snapshot(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
     stream.has_server = False  # it may take longer to come back
     for _ in range(20):
-        assert not stream.version(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
+        assert not stream.snapshot(FAULTS["inverted"], WHAT_IS_LEARNT["inverted"]).verdict.is_good
     stream.has_server = True
     assert stream.until_good() <= 6
 
@@ -266,7 +266,7 @@ def readings(**values: Any) -> CheckpointReadings:
         ({"samples": 0, "logloss": None, "non_finite": 1}, "1 values"),
     ],
 )
-def test_each_figure_out_of_its_band_holds_a_version_back(values: dict[str, Any], reason: str | None) -> None:
+def test_each_figure_out_of_its_band_holds_a_snapshot_back(values: dict[str, Any], reason: str | None) -> None:
     verdict = judge(RULE, USUAL, readings(**values)).verdict
     assert verdict.is_good is (reason is None)
     assert reason is None or (len(verdict.reasons) == 1 and reason in verdict.reasons[0])

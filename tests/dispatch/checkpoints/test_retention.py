@@ -195,11 +195,11 @@ def test_as_many_good_checkpoints_stay_while_newer_ones_are_held_back(
     [
         ((4, 5), 3, (2, 3, 4, 5)),  # what is served, and what a rollback goes back to
         ((), 2, (1, 2, 4, 5)),  # by a server that is behind
-        ((3,), 3, (2, 3, 4, 5)),  # a version that was released, and whose release is forgotten
+        ((3,), 3, (2, 3, 4, 5)),  # a snapshot that was released, and whose release is forgotten
         ((2, 3, 4, 5), 1, (1, 4, 5)),
     ],
 )
-def test_what_is_served_stays_with_the_good_version_before(
+def test_what_is_served_stays_with_the_good_snapshot_before(
     storage: Storage, held: tuple[int, ...], served: int, kept: tuple[int, ...]
 ) -> None:
     judge(storage, *held, is_publication=True)

@@ -54,7 +54,7 @@ def waited(poll: Callable[[], list[Live]]) -> list[Live]:
     return found
 
 
-def test_server_is_heard_and_hears_of_the_newest_version(journal: RunJournal) -> None:
+def test_server_is_heard_and_hears_of_the_newest_snapshot(journal: RunJournal) -> None:
     audience = Audience()
     audience.announce(7, 1, 40)
     audience.publish_at(["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"])
@@ -68,7 +68,7 @@ def test_server_is_heard_and_hears_of_the_newest_version(journal: RunJournal) ->
     assert audience.servers == 1
 
 
-def test_server_that_knows_the_newest_version_hears_of_the_next_as_soon_as_it_exists(
+def test_server_that_knows_the_newest_snapshot_hears_of_the_next_as_soon_as_it_exists(
     journal: RunJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_server, "HOLD_SECONDS", 60.0)
@@ -83,7 +83,7 @@ def test_server_that_knows_the_newest_version_hears_of_the_next_as_soon_as_it_ex
     assert [(newest.checkpoint, newest.step) for newest in told if newest is not None] == [(1, 5)]
 
 
-def test_server_that_knows_the_newest_version_is_answered_after_a_while(
+def test_server_that_knows_the_newest_snapshot_is_answered_after_a_while(
     journal: RunJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_server, "HOLD_SECONDS", 0.01)

@@ -41,7 +41,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def test_a_server_that_waits_is_asked_and_says_which_version_has_scored(journal: RunJournal) -> None:
+def test_a_server_that_waits_is_asked_and_says_which_snapshot_has_scored(journal: RunJournal) -> None:
     asked: list[tuple[int, QuestionArrays]] = []
 
     def score(samples: int, arrays: QuestionArrays) -> ScoredQuestion:

@@ -252,8 +252,8 @@ FAULTS = len(WEIGHTS)
 PROMISES = (
     "accepted events in the log once",
     "accepted events trained once",
-    "answers of good versions",
-    "versions go forward",
+    "answers of good snapshots",
+    "snapshots go forward",
     "no 5xx twice",
 )
 

@@ -20,7 +20,7 @@ from infra.chaos.clients import (
     HardRequest,
     Kind,
     Reader,
-    ReadVersion,
+    ReadSnapshot,
     SentRequest,
     Told,
     read_told,
@@ -35,7 +35,7 @@ from ingest.log.embedded import LogReader, LogWriter
 from ps.checkpoints.manifest import CheckpointManifest, Verdict
 from ps.protocol import FilePart
 
-VERSION = b'{"probabilities": [], "version": {"timeline": 0, "step": 9, "checkpoint": 3}}'
+SNAPSHOT = b'{"probabilities": [], "snapshot": {"timeline": 0, "step": 9, "checkpoint": 3}}'
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,18 +100,18 @@ def test_a_device_repeats_a_request_that_was_refused_under_the_same_key(tmp_path
     assert asked == AnsweredRequests(2)
 
 
-def test_a_reader_notes_which_version_answers(tmp_path: Path) -> None:
-    newer = VERSION.replace(b"9", b"12").replace(b"3", b"4")
-    with answering(tmp_path, (503, b"{}"), (200, VERSION), (200, VERSION), (200, newer)):
+def test_a_reader_notes_which_snapshot_answers(tmp_path: Path) -> None:
+    newer = SNAPSHOT.replace(b"9", b"12").replace(b"3", b"4")
+    with answering(tmp_path, (503, b"{}"), (200, SNAPSHOT), (200, SNAPSHOT), (200, newer)):
         reader = Reader(job_in(tmp_path, "reader"), "secret", Stop())
         for _ in range(4):
             reader.take_turn()
         reader.finish()
     first, last, asked = read_told(tmp_path / "clients" / "reader.jsonl")
-    assert isinstance(first, ReadVersion)
-    assert isinstance(last, ReadVersion)
+    assert isinstance(first, ReadSnapshot)
+    assert isinstance(last, ReadSnapshot)
     assert [(each.step, each.checkpoint, each.answers) for each in (first, last)] == [(9, 3, 2), (12, 4, 1)]
-    assert asked == AnsweredRequests(3), "what is asked before the first version is no request"
+    assert asked == AnsweredRequests(3), "what is asked before the first snapshot is no request"
 
 
 # ── what was seen of the run ──────────────────────────────────────────────────────────────────────────────────────────
@@ -185,24 +185,24 @@ def checkpoint(number: int, *reasons: str) -> CheckpointManifest:
     )
 
 
-def read(number: int) -> ReadVersion:
-    return ReadVersion(1.0, 2.0, timeline=0, step=10 * number, checkpoint=number, answers=5)
+def read(number: int) -> ReadSnapshot:
+    return ReadSnapshot(1.0, 2.0, timeline=0, step=10 * number, checkpoint=number, answers=5)
 
 
-def test_an_answer_of_a_version_that_is_held_back_is_a_violation(tmp_path: Path) -> None:
+def test_an_answer_of_a_snapshot_that_is_held_back_is_a_violation(tmp_path: Path) -> None:
     witness = Witness(tmp_path)
-    witness.versions = {1: checkpoint(1), 2: checkpoint(2, "logloss")}
+    witness.checkpoints = {1: checkpoint(1), 2: checkpoint(2, "logloss")}
     assert check_verdicts(records_of(read(1), read(2)), witness).ok is False
     found = check_verdicts(records_of(read(1), read(3)), witness)
     assert (found.ok, "1 not checked" in found.found) == (True, True)
 
 
-@pytest.mark.parametrize(("processes", "versions", "ok"), [(1, (1, 2), True), (1, (2, 1), False), (2, (2, 1), None)])
-def test_versions_only_go_forward_for_a_client(
-    tmp_path: Path, processes: int, versions: tuple[int, ...], ok: bool | None
+@pytest.mark.parametrize(("processes", "snapshots", "ok"), [(1, (1, 2), True), (1, (2, 1), False), (2, (2, 1), None)])
+def test_snapshots_only_go_forward_for_a_client(
+    tmp_path: Path, processes: int, snapshots: tuple[int, ...], ok: bool | None
 ) -> None:
     store_settings(load_settings(None, [f"serving.processes={processes}", f"folder={tmp_path}"]))
-    assert check_order(tmp_path, records_of(*map(read, versions))).ok is ok
+    assert check_order(tmp_path, records_of(*map(read, snapshots))).ok is ok
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_ps_compares_with_raw_tcp(invoke: Invoke, tmp_path: Path) -> None:
     assert all(r["freshet_ms"] > 0 and r["tcp_ms"] > 0 for r in results)
 
 
-def test_serve_compares_with_plain_torch_and_answers_while_versions_change(invoke: Invoke, tmp_path: Path) -> None:
+def test_serve_compares_with_plain_torch_and_answers_while_snapshots_change(invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     small = ("--rows", "3000,5000", "--seconds", "2", "--windows", "1", "--changed", "100", "--repeat", "5")
     ended = invoke("bench", "serve", *small, "--model", "wdl", "--json", output)

@@ -47,7 +47,7 @@ def wanted(invoke: Invoke) -> list[int]:
     return [checkpoint for checkpoint, told in listed(invoke).items() if told["is_wanted"]]
 
 
-def test_versions_are_listed_with_verdict_and_the_one_that_is_wanted(storage: Storage, invoke: Invoke) -> None:
+def test_snapshots_are_listed_with_verdict_and_the_one_that_is_wanted(storage: Storage, invoke: Invoke) -> None:
     header, one, two, three = invoke("snapshots", "list", *AT).stdout.splitlines()
     assert header.split() == ["checkpoint", "timeline", "step", "taken", "age", "rows", "verdict", "served"]
     assert (one.split()[-1], two.split()[-2:]) == ("good", ["good", "wanted"])
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_an_operator_keeps_is_kept_over_a_pin_and_an_unpin(sto
 
 
 @pytest.mark.parametrize(("served", "targets"), [((), [1]), ((3, 2), [2, 1]), ((2,), [1]), ((9,), [2, 1])])
-def test_a_rollback_pins_the_good_version_before_what_is_served(
+def test_a_rollback_pins_the_good_snapshot_before_what_is_served(
     storage: Storage, invoke: Invoke, served: tuple[int, ...], targets: list[int]
 ) -> None:
     for checkpoint in served:
@@ -86,7 +86,7 @@ def test_a_rollback_pins_the_good_version_before_what_is_served(
         assert json.loads(invoke("snapshots", "rollback", *AT, "--json").stdout)["pinned"] == target
     done = invoke("snapshots", "rollback", *AT)
     assert (done.returncode, wanted(invoke)) == (2, [1])
-    assert "no older version may be served; expected one to go back to" in done.stderr
+    assert "no older snapshot may be served; expected one to go back to" in done.stderr
 
 
 @pytest.mark.parametrize("repair", ["pin 2", "unpin"])
@@ -100,7 +100,7 @@ def test_a_damaged_choice_is_repaired_by_the_commands_that_the_message_names(
     assert (done.returncode, wanted(invoke)) == (0, [2]), done.stderr
 
 
-def test_a_version_that_is_released_goes_out(storage: Storage, invoke: Invoke) -> None:
+def test_a_snapshot_that_is_released_goes_out(storage: Storage, invoke: Invoke) -> None:
     invoke("snapshots", "release", "3", *AT)
     assert (wanted(invoke), listed(invoke)[3]["is_released"]) == ([3], True)
     assert "released: logloss is 0.9" in invoke("snapshots", "show", "3", *AT).stdout
@@ -113,7 +113,7 @@ def test_storage_alone_is_enough(storage: Storage, invoke: Invoke, tmp_path: Pat
     assert invoke("snapshots", "pin", "2", *url).returncode == 0
 
 
-def test_two_versions_are_compared(storage: Storage, invoke: Invoke) -> None:
+def test_two_snapshots_are_compared(storage: Storage, invoke: Invoke) -> None:
     found = json.loads(invoke("snapshots", "diff", "2", "3", *AT, "--json").stdout)
     (before, after), shared = found["rows"], found["rows"][0] - found["removed"]
     assert (found["added"], found["changed"], found["removed"]) == (after - shared, shared, 0)
@@ -151,7 +151,7 @@ def test_a_comparison_shows_the_quality_of_both(storage: Storage, invoke: Invoke
     assert ["AUC", "0.7000", "not", "known"] in shown
 
 
-def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:
+def test_a_snapshot_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("snapshots", "export", "2", "exported", *AT, "--json")
     assert json.loads(done.stdout)["files"] == ["model.json", "dense.safetensors", "rows.safetensors"]
     about = json.loads((tmp_path / "exported" / "model.json").read_text())
@@ -165,7 +165,7 @@ def test_a_version_is_exported_once(storage: Storage, invoke: Invoke, tmp_path: 
     [
         (["show", "9"], "there is no checkpoint 9; expected one of [1, 2, 3]"),
         (["pin", "9"], "there is no checkpoint 9"),
-        (["unpin"], "no version is pinned"),
+        (["unpin"], "no snapshot is pinned"),
         (["release", "1"], "checkpoint 1 is not held back"),
         (["export", "9", "exported"], "there is no checkpoint 9"),
         (["diff", "1", "9"], "there is no checkpoint 9"),

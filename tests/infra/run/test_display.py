@@ -408,7 +408,7 @@ def test_not_a_terminal_prints_a_line_when_trouble_begins_and_ends(change: dict[
     assert [("full" in line or "held back" in line) for line in lines] == [False, True, False]
 
 
-def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> None:
+def test_served_snapshot_and_its_freshness_are_shown_while_somebody_serves() -> None:
     fresh = FreshnessStatus(p50_seconds=0.912, p99_seconds=2.04, age_seconds=1.3, events=9)
     served = ServedStatus(
         servers=2, checkpoint=7, timeline=1, step=1203, newest_checkpoint=8, held=("logloss is 0.9",), freshness=fresh
@@ -417,7 +417,7 @@ def test_served_version_and_its_freshness_are_shown_while_somebody_serves() -> N
     shown = "step 1,203, timeline 1, freshness p50 0.9 s, p99 2.0 s, newest event 1.3 s old"
     for text in (drawn(Picture(status), 120), plain_line(status)):
         assert f"served: {shown}" in text
-        assert "version 8 held back: logloss is 0.9" in text
+        assert "snapshot 8 held back: logloss is 0.9" in text
     ended = shown.removesuffix(", newest event 1.3 s old")  # it only grows older
     assert re.search(rf"served +{ended} +│", drawn(render_summary(summarize(status, "finished")), 120))
     alone = structs.replace(STATUS, served=structs.replace(served, servers=0))

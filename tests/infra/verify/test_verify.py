@@ -23,8 +23,8 @@ from infra.base.storage import PART, Storage
 from infra.run.settings import Settings, read_stored, store_settings
 from infra.verify.finding import Violated
 from infra.verify.journal import follow_numbers
+from infra.verify.last_steps import last_steps_by
 from infra.verify.run import holding_run_idle, verify_folder
-from infra.verify.versions import versions_by
 from ingest.config import StreamConfig
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
@@ -223,9 +223,9 @@ def record_checkpoint(folder: Path, number: int) -> None:
 
 
 def write_checkpoint(folder: Path, wrong: int = 0) -> Path:
-    """A checkpoint of one shard after step 4, with so many versions that are wrong; returns the shard's file."""
+    """A checkpoint of one shard after step 4, with so many last steps that are wrong; returns the shard's file."""
     storage, history = Storage.at(folder / "checkpoints"), read_history(folder / JOURNAL)
-    keys_K, steps_K = versions_by(read_stored(folder), history.steps[:4])
+    keys_K, steps_K = last_steps_by(read_stored(folder), history.steps[:4])
     steps_K[:wrong] -= 1
     rows_K1, nothing = np.zeros((keys_K.size, 1), np.float32), np.empty(0, np.float32)
     columns = Columns(np.arange(keys_K.size), keys_K, steps_K, rows_K1, rows_K1, nothing)
@@ -238,7 +238,7 @@ def write_checkpoint(folder: Path, wrong: int = 0) -> Path:
 def test_checkpoints_are_whole_and_have_no_other_files(folder: Path) -> None:
     file = write_checkpoint(folder)
     found = findings(folder)
-    names = ("checkpoints whole", "newest checkpoint there", "no unreferenced file", "versions of rows")
+    names = ("checkpoints whole", "newest checkpoint there", "no unreferenced file", "last steps of rows")
     assert [found[name][0] for name in names] == [True] * 4, found
     (file.parent / "shard-1-c.safetensors").write_bytes(b"of a checkpoint that failed")
     assert list(violated(folder)) == ["no unreferenced file"]
@@ -260,7 +260,7 @@ def test_a_file_of_a_checkpoint_that_changed_or_is_gone_is_found(folder: Path, s
 def test_rows_of_another_step_than_the_last_that_used_them_are_found(folder: Path) -> None:
     write_checkpoint(folder, wrong=3)
     assert re.fullmatch(
-        "3 rows of checkpoint . have another version than the last .*", violated(folder)["versions of rows"]
+        "3 rows of checkpoint . have another last step than the last .*", violated(folder)["last steps of rows"]
     )
 
 

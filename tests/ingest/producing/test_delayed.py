@@ -88,21 +88,21 @@ def test_an_event_that_does_not_fit_is_written_without_an_id_and_the_others_are_
     assert all("label" in event for event in given)
 
 
-def test_until_a_version_is_served_events_go_without_predictions_and_it_is_told_once() -> None:
+def test_until_a_snapshot_is_served_events_go_without_predictions_and_it_is_told_once() -> None:
     told: list[str] = []
     requests = iter(range(10))
 
     def ask(_samples: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         if next(requests) < 2:
-            raise NothingPredicts("no version yet")
+            raise NothingPredicts("no snapshot yet")
         return {}
 
     units: list[Unit] = [*events(2), None, *events(2), None, *events(2)]
     given = parsed(delay_labels(units, ask, 0.0, lambda _: None, tell=told.append))
     assert [ID in event for event in given] == [False] * 4 + [True] * 2
     assert told == [
-        "waiting for the first version, events are written without predictions meanwhile: no version yet",
-        "a version is served; 4 events were written without predictions before",
+        "waiting for the first snapshot, events are written without predictions meanwhile: no snapshot yet",
+        "a snapshot is served; 4 events were written without predictions before",
     ]
 
 

@@ -55,14 +55,15 @@ DISPATCHER = FilePart("00000001/dispatcher", 0, "")
 
 @dataclass
 class PlainModel:
-    """Every row of the run as (key, version, value and state), and the dense vector as one range."""
+    """Every row of the run as (key, last step, value and state), and the dense vector as one range."""
 
     rows: list[tuple[int, int, NDArray[Any]]] = field(default_factory=list)
     dense: DenseRange = field(default_factory=MODEL.empty_dense)
 
     def digest(self) -> str:
         plain = [
-            (number, key, version, row.view(np.uint64).tolist()) for number, (key, version, row) in enumerate(self.rows)
+            (number, key, last_step, row.view(np.uint64).tolist())
+            for number, (key, last_step, row) in enumerate(self.rows)
         ]
         return digest_reference(plain)
 
@@ -226,7 +227,7 @@ class Driven:
             numbers = np.arange(len(mine))
             assert len(shard.store) == len(mine)
             assert shard.store.keys(numbers).tolist() == [key for key, _, _ in mine]
-            assert shard.store.steps(numbers).tolist() == [version for _, version, _ in mine]
+            assert shard.store.steps(numbers).tolist() == [last_step for _, last_step, _ in mine]
             out = np.empty((len(mine), WIDTH), np.float32)
             shard.store.gather(numbers, out)
             assert np.array_equal(out, np.array([row for _, _, row in mine]).reshape(-1, WIDTH))

@@ -24,14 +24,14 @@ from ps.protocol import FilePart
 from tests.disks import cut_off_each_byte, flip_each_bit
 
 
-def columns(*numbers: int, version: int = 1, dense: int = 2, state: int = 1, dtype: str = "f4") -> Columns:
+def columns(*numbers: int, last_step: int = 1, dense: int = 2, state: int = 1, dtype: str = "f4") -> Columns:
     count = len(numbers)
     return Columns(
         np.array(numbers, np.int64),
         np.array(numbers, np.uint64) + np.uint64(1 << 63),
-        np.full(count, version),
-        np.full((count, 3), version, dtype) + np.array(numbers, dtype).reshape(-1, 1),
-        np.full((count, state), -version, dtype),
+        np.full(count, last_step),
+        np.full((count, 3), last_step, dtype) + np.array(numbers, dtype).reshape(-1, 1),
+        np.full((count, state), -last_step, dtype),
         np.arange(dense).astype(dtype),
     )
 
@@ -120,18 +120,19 @@ def test_merged_file_has_the_last_of_every_row(storage: Storage, monkeypatch: py
     random = np.random.default_rng(5)
     expected: dict[int, int] = {}
     parts = []
-    for version in range(4):
+    for last_step in range(4):
         numbers = sorted(random.choice(60, 20, replace=False).tolist())
-        parts.append(saved(storage, *numbers, version=version))
-        expected |= dict.fromkeys(numbers, version)
+        parts.append(saved(storage, *numbers, last_step=last_step))
+        expected |= dict.fromkeys(numbers, last_step)
     merged = merge(storage, parts, 7, 2, True)
     assert merged.name.startswith("00000007/base-2-")
     found = read_columns(storage, merged)
-    assert dict(zip(found.numbers_K.tolist(), found.versions_K.tolist(), strict=True)) == dict(sorted(expected.items()))
+    last_steps = dict(zip(found.numbers_K.tolist(), found.last_steps_K.tolist(), strict=True))
+    assert last_steps == dict(sorted(expected.items()))
     assert found.numbers_K.tolist() == sorted(expected)
     assert np.array_equal(found.keys_K, found.numbers_K.astype(np.uint64) + np.uint64(1 << 63))
-    assert np.array_equal(found.values_KW[:, 1], (found.numbers_K + found.versions_K).astype("f4"))
-    assert np.array_equal(found.state_KS[:, 0], -found.versions_K.astype("f4"))
+    assert np.array_equal(found.values_KW[:, 1], (found.numbers_K + found.last_steps_K).astype("f4"))
+    assert np.array_equal(found.state_KS[:, 0], -found.last_steps_K.astype("f4"))
     assert found.dense_L.size == 0
     assert np.array_equal(read_index(storage, merged)[0], found.numbers_K)
 

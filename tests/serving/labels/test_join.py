@@ -6,7 +6,7 @@ import pytest
 from serving.labels.join import GRACE_MS, LabelJoin
 from serving.labels.predictions import Prediction
 from serving.labels.state import JoinState
-from serving.labels.sums import MOST_WINDOWS, LabelSums, VersionWindow, add_to_windows, score
+from serving.labels.sums import MOST_WINDOWS, LabelSums, SnapshotWindow, add_to_windows, score
 
 WINDOW_MS = 10_000
 
@@ -26,7 +26,7 @@ def test_a_label_is_joined_to_the_prediction_of_its_id(join: LabelJoin) -> None:
     total = join.state.total
     assert (total.labels, total.clicks, total.predicted) == (1, 1, 0.25)
     assert total.logloss == pytest.approx(1.3862943611)
-    assert join.state.windows == [VersionWindow((0, 7), (0, 7), total)]
+    assert join.state.windows == [SnapshotWindow((0, 7), (0, 7), total)]
 
 
 def test_a_label_that_is_read_first_waits_for_its_prediction(join: LabelJoin) -> None:
@@ -92,7 +92,7 @@ def test_a_prediction_that_is_no_number_is_counted_apart(join: LabelJoin) -> Non
 
 @pytest.mark.parametrize("order", [lambda steps: steps, lambda steps: steps[::-1]])
 def test_windows_stay_few_sorted_and_whole(order: Callable[[list[int]], list[int]]) -> None:
-    windows: list[VersionWindow] = []
+    windows: list[SnapshotWindow] = []
     for step in order(list(range(200))):
         add_to_windows(windows, (0, step), LabelSums(labels=1))
     assert len(windows) == MOST_WINDOWS

@@ -40,7 +40,7 @@ def test_labels_of_served_predictions_are_found(run: Trained, tmp_path: Path) ->
         until(lambda: server.get("/v1/quality").json["served"]["labels"] == 2)
         found = server.get("/v1/quality").json
     assert found["served"]["calibration"] == pytest.approx(sum(told["probabilities"]), rel=1e-5)
-    assert (found["is_logged"], found["windows"][0]["last_step"]) == (True, told["version"]["step"])
+    assert (found["is_logged"], found["windows"][0]["last_step"]) == (True, told["snapshot"]["step"])
 
 
 def test_a_producer_asks_first_and_labels_later(run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_producer_asks_first_and_labels_later(run: Trained, tmp_path: Path, mo
     assert (counts["predictions"], counts["unknown"], counts["duplicates"], counts["waiting"]) == (300, 0, 0, 0)
 
 
-def test_a_producer_of_a_new_run_goes_on_without_predictions_until_there_is_a_version(
+def test_a_producer_of_a_new_run_goes_on_without_predictions_until_there_is_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, told = StreamConfig(folder=tmp_path / "log", partitions=1), list[str]()
@@ -66,7 +66,7 @@ def test_a_producer_of_a_new_run_goes_on_without_predictions_until_there_is_a_ve
             job = ProducerJob(stream, limit=10, label_seconds=0.0)
             assert run_producer(job, Stop(), ask=ask, tell=told.append).events == 10
     assert len(told) == 1
-    assert "waiting for the first version, events are written without predictions meanwhile" in told[0]
+    assert "waiting for the first snapshot, events are written without predictions meanwhile" in told[0]
 
 
 def test_a_producer_writes_what_does_not_fit_without_a_prediction(

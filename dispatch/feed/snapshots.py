@@ -1,4 +1,4 @@
-"""Versions of the model in the dispatcher's loop: announced with their checkpoints, tracked until served."""
+"""Snapshots in the dispatcher's loop: announced with their checkpoints, tracked until served."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from dispatch.progress.status import ServedStatus
 from ps.checkpoints.manifest import CheckpointManifest
 
 
-class Versions:
+class PublishedSnapshots:
     """What the loop does for those who serve the model."""
 
     def __init__(self, audience: Audience, checkpointing: Checkpointing, journal: RunJournal, intake: Intake) -> None:
@@ -23,9 +23,9 @@ class Versions:
         self._journal = journal
         self._intake = intake
         self._held: tuple[str, ...] = ()
-        """why the newest version is held back"""
+        """why the newest snapshot is held back"""
         self._live: Live | None = None
-        """what was heard last from a server that has a version"""
+        """what was heard last from a server that has a snapshot"""
 
     def start_generation(self, connections: ShardConnections) -> None:
         """Shards may have been replaced."""
@@ -42,7 +42,7 @@ class Versions:
             self._announce(checkpoint)
 
     def ask(self, newest: TrainedSamples | None) -> PendingScores | None:
-        """Has the newest samples scored by the version that is served; None: nobody can."""
+        """Has the newest samples scored by the served snapshot; None: nobody can."""
         if newest is None or (answer := self._audience.questions.ask(newest.samples)) is None:
             return None
         return PendingScores(newest, answer)
@@ -53,7 +53,7 @@ class Versions:
             self._announce(self._checkpointing.newest)
 
     def withdraw(self) -> None:
-        """Steps have been declared void, and so are versions made of them."""
+        """Steps have been declared void, and so are snapshots made of them."""
         self._held = ()
         self._audience.withdraw(self._journal.timeline)
 

@@ -24,13 +24,13 @@ from ingest.opening import open_source
 from ps.checkpoints.files import read_columns
 from ps.checkpoints.manifest import CheckpointManifest
 
-Versions = tuple[NDArray[np.uint64], NDArray[np.int64]]
+LastSteps = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Keys, ascending, each once, and the last step of each."""
 
 
-@check("versions of rows")
-def check_versions(folder: Path) -> str:
-    """In the newest checkpoint, a row's version is the last step of the journal that used its key."""
+@check("last steps of rows")
+def check_last_steps(folder: Path) -> str:
+    """In the newest checkpoint, a row's last step is the last step of the journal that used its key."""
     history = read_run(folder)
     settings = read_stored(folder)
     storage = checkpoints_of(folder)
@@ -40,33 +40,35 @@ def check_versions(folder: Path) -> str:
         raise NotChecked("no checkpoint is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
-    return compare(versions_in(storage, newest), versions_by(settings, steps), history, newest)
+    return compare(last_steps_in(storage, newest), last_steps_by(settings, steps), history, newest)
 
 
-def compare(in_checkpoint: Versions, by_steps: Versions, history: History, newest: CheckpointManifest) -> str:
-    keys_K, versions_K = in_checkpoint
+def compare(in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest) -> str:
+    keys_K, last_steps_K = in_checkpoint
     used_K, steps_K = by_steps
     if (missing := np.setdiff1d(used_K, keys_K)).size:
         raise Violated(f"checkpoint {newest.number} lacks {count(missing.size, 'key')} that its steps used")
     is_used_K = np.isin(keys_K, used_K)
     expected_K = steps_K[np.searchsorted(used_K, keys_K[is_used_K])]
-    wrong = int((versions_K[is_used_K] != expected_K).sum()) + int((versions_K[~is_used_K] > history.base.step).sum())
+    wrong = int((last_steps_K[is_used_K] != expected_K).sum())
+    wrong += int((last_steps_K[~is_used_K] > history.base.step).sum())
     if wrong:
         raise Violated(
-            f"{count(wrong, 'row')} of checkpoint {newest.number} have another version than the last step to use it"
+            f"{count(wrong, 'row')} of checkpoint {newest.number} have another last step than the last one that used "
+            "their key"
         )
     used = f"{count(used_K.size, 'key')} used by steps on record"
     return f"{count(keys_K.size, 'row')} of checkpoint {newest.number}, {used}"
 
 
-def versions_in(storage: Storage, manifest: CheckpointManifest) -> Versions:
-    """Versions of all rows of a checkpoint: if several files hold a row, the last one counts."""
+def last_steps_in(storage: Storage, manifest: CheckpointManifest) -> LastSteps:
+    """Last steps of all rows of a checkpoint: if several files hold a row, the last one counts."""
     columns = [read_columns(storage, part) for shard in manifest.shards for part in shard.files]
-    return newest_of((each.keys_K, each.versions_K) for each in columns)
+    return newest_of((each.keys_K, each.last_steps_K) for each in columns)
 
 
-def versions_by(settings: Settings, steps: Iterable[StepDecided]) -> Versions:
-    """Versions of all keys that these steps used; reads their events again."""
+def last_steps_by(settings: Settings, steps: Iterable[StepDecided]) -> LastSteps:
+    """Last steps of all keys that these steps used; reads their events again."""
     found = []
     try:
         with closing(open_source(settings.stream, settings.kafka)) as source:
@@ -79,11 +81,11 @@ def versions_by(settings: Settings, steps: Iterable[StepDecided]) -> Versions:
     return newest_of(found)
 
 
-def newest_of(parts: Iterable[Versions]) -> Versions:
+def newest_of(parts: Iterable[LastSteps]) -> LastSteps:
     """Joins parts: if several have a key, the last one counts."""
     several = list(parts)
     if not several:
         return np.empty(0, np.uint64), np.empty(0, np.int64)
-    keys_K, versions_K = (np.concatenate(column)[::-1] for column in zip(*several, strict=True))
+    keys_K, last_steps_K = (np.concatenate(column)[::-1] for column in zip(*several, strict=True))
     unique_K, first_K = np.unique(keys_K, return_index=True)
-    return unique_K, versions_K[first_K]
+    return unique_K, last_steps_K[first_K]
