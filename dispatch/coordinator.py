@@ -167,9 +167,9 @@ class Coordinator:
             self.steering.apply_desired(self.training, self.intake)
             self.steering.pilot.train_with(member.place for member in roster.members)
             self.commands.go_live()
-        told = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
+        facts = {"generation": self.crew.generation, "step": self.intake.step, "hub": terms.uses_hub}
         names = [member.name for member in roster.members]
-        self.log.info("generation started", reason=terms.reason, workers=names, caches_kept=sum(keeps), **told)
+        self.log.info("generation started", reason=terms.reason, workers=names, caches_kept=sum(keeps), **facts)
         return self.training.decider
 
     def checkpoint_if_due(self, decider: Decider) -> None:

@@ -67,8 +67,8 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     waits = isinstance(fault, JournalFull | CheckpointUnreadable)
     setbacks.faults += not waits
     pause_seconds = next_pause(setbacks, fault) if waits else 0.0
-    told = {"in_a_row": setbacks.faults, "pause_seconds": pause_seconds}
-    coordinator.log.error("the run goes back to its last checkpoint", fault=str(fault), **told)
+    facts = {"in_a_row": setbacks.faults, "pause_seconds": pause_seconds}
+    coordinator.log.error("the run goes back to its last checkpoint", fault=str(fault), **facts)
     if not waits:
         write_down(parts, fault)
     parts.stop.wait(pause_seconds)

@@ -65,7 +65,7 @@ class Training:
         self._members: tuple[Member, ...] = ()
         """of the generation that the directory was made for"""
         self._links: Mapping[str, float] = {}
-        """speeds that people have told since the workers joined, by name"""
+        """Speeds of links that people have set since the workers joined, by name."""
         self._set_times = SetTimes()
         """what steps of each set of workers took"""
         self._flushed = (0, 0)
@@ -144,10 +144,10 @@ class Training:
         return tuple(member.name for member in self._members)
 
     def update_links(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
-        """From the next decision on links are as fast as this, where it is told, and shares lie within these bounds."""
+        """Uses these speeds of links, where given, and these bounds of shares from the next decision on."""
         self._links = links
-        told = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
-        self.decider.charge(self.feedback.start_generation(told))
+        worker_links = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
+        self.decider.charge(self.feedback.start_generation(worker_links))
         self.decider.bound(bounds)
         self._set_speeds(self._members)
 

@@ -7,7 +7,8 @@ from pydantic import Field
 from infra.web.answers import Answer, Body, Reason
 
 EARLIER_VERSION: Any = Field(
-    description="Deprecated: the same as snapshot, for one more release.", json_schema_extra={"deprecated": True}
+    description="Deprecated: the id of the snapshot under its earlier name, for one more release.",
+    json_schema_extra={"deprecated": True},
 )
 
 
@@ -37,7 +38,7 @@ class Predictions(Answer):
 class SnapshotReading(Answer):
     """A snapshot that could be served."""
 
-    snapshot: SnapshotIdReading
+    id: SnapshotIdReading
     at_seconds: float
     """When its checkpoint was taken, in seconds since 1970."""
     age_seconds: float

@@ -30,8 +30,8 @@ RETIRED = {
 }
 """what is searched for, by what was given up
 
-A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, a version of the
-model is a snapshot, and a version of a row is its last step.
+A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, a
+version of the model is a snapshot, and a version of a row is its last step.
 """
 EARLIER_RELEASES = {
     "CHANGELOG.md": "says what was renamed",

@@ -144,14 +144,14 @@ async def enter(
 
 
 def answer_command(stored: StoredCommand) -> Response:
-    told = CommandReading.model_validate(stored).model_dump()
+    reading = CommandReading.model_validate(stored).model_dump()
     if stored.outcome in PROBLEMS:
-        return answer_of(PROBLEMS[stored.outcome](stored.text), {"command": told})
+        return answer_of(PROBLEMS[stored.outcome](stored.text), {"command": reading})
     if stored.outcome is None:
         where = f"/v1/runs/{stored.run}/commands/{stored.id}"
-        return JSONResponse(told, 202, {"Location": where, "Retry-After": "1"})
+        return JSONResponse(reading, 202, {"Location": where, "Retry-After": "1"})
     headers = {} if stored.cursor is None else {"ETag": etag(stored.cursor)}
-    return JSONResponse(told, 200, headers)
+    return JSONResponse(reading, 200, headers)
 
 
 def check_ids(names: Iterable[str], name: str, what: str) -> None:

@@ -22,8 +22,8 @@ router = APIRouter(tags=["health"])
 )
 async def readyz(parts: Parts) -> Response:
     """503 while the database is away: commands and history have to wait, live reads do not."""
-    told = Readiness(database=await has_database(parts.web), runs=len(parts.runs.names))
-    return JSONResponse(told.model_dump(), 200 if told.database else 503)
+    readiness = Readiness(database=await has_database(parts.web), runs=len(parts.runs.names))
+    return JSONResponse(readiness.model_dump(), 200 if readiness.database else 503)
 
 
 @router.get("/v1/targets", summary="Where Prometheus finds the processes of all runs", **needs("read"))

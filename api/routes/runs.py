@@ -60,8 +60,7 @@ async def read_run(run: RunName, parts: Parts) -> Response:
         if stored is None:
             parts.runs.get(run)  # says so
         assert stored is not None
-        told = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
-        body = told
+        body = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
         tag = etag(stored.cursor)
     return Response(body, headers={"ETag": tag}, media_type="application/json")
 
@@ -133,20 +132,20 @@ def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
     run = parts.runs.get(name)
     is_live = not run.live.is_silent
     of_what = run.live.encoded, run.cursor, is_live, run.is_starting
-    if run.told is None or run.told[0] != of_what:
+    if run.cached_answer is None or run.cached_answer[0] != of_what:
         brief = outline(parts, name)
         body = details(brief, str(run.place.folder), run.place.topic(), run.live.encoded, is_live)
-        run.told = of_what, (body, etag(brief.cursor))
-    return run.told[1]
+        run.cached_answer = of_what, (body, etag(brief.cursor))
+    return run.cached_answer[1]
 
 
 def details(brief: RunOutline, folder: str, topic: str, status: bytes, is_live: bool) -> bytes:
     """A RunDetails; its status is encoded already."""
-    told = {
+    shown = {
         **brief.model_dump(),
         "folder": folder,
         "topic": topic,
         "status": msgspec.Raw(status),
         "is_live": is_live,
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(shown)

@@ -34,9 +34,9 @@ async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
     newest: dict[str, tuple[int, str]] = {}
     events = await parts.store.runs.newest_events(run, "command", MOST_LISTED)
     answered = await parts.store.commands.list(run, None, MOST_LISTED)
-    told = [(event.cursor, event.body["verb"], event.body["value"]) for event in events]
-    told += [(row.cursor or 0, row.verb, row.value) for row in answered.rows if row.state == "done"]
-    for cursor, verb, value in told:
+    changes = [(event.cursor, event.body["verb"], event.body["value"]) for event in events]
+    changes += [(row.cursor or 0, row.verb, row.value) for row in answered.rows if row.state == "done"]
+    for cursor, verb, value in changes:
         if verb in CHANGEABLE and cursor >= newest.get(verb, (0, ""))[0]:
             newest[verb] = cursor, value
     return {verb: value_of(verb, newest[verb][1]) for verb in CHANGEABLE if verb in newest}

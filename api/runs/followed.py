@@ -48,7 +48,7 @@ class FollowedRun:
     outbox: Outbox
     is_under_way: bool = False
     """whether anybody worked in its folder when it was last looked at"""
-    told: tuple[object, tuple[bytes, str]] | None = None
+    cached_answer: tuple[object, tuple[bytes, str]] | None = None
     """its status as it was last answered, with its ETag, and what that was made from"""
 
     @property

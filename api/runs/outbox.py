@@ -156,8 +156,8 @@ class Outbox:
 
     def _add_worker(self, command: StoredCommand) -> str:
         link_gbit = float(command.value or 0.0)
-        told: dict[str, Any] = {"id": command.id, "given_seconds": command.created_at}
-        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, **told)
+        given: dict[str, Any] = {"id": command.id, "given_seconds": command.created_at}
+        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, **given)
         return f"worker {self._ask_agent(message).worker} is being started"
 
     def _stop_process(self, worker: str) -> None:

@@ -109,7 +109,7 @@ def _add(changes: Changes, record: AnyRecord, cursor: int, place: int) -> None:
         case CheckpointBegun():
             _begin_checkpoint(changes, record, cursor)
         case CheckpointTaken():
-            changes.checkpoints[record.number] = _checkpoint(record, cursor, "taken", told(record.at_seconds))
+            changes.checkpoints[record.number] = _checkpoint(record, cursor, "taken", known_time(record.at_seconds))
         case Commanded():
             _complete_command(changes, record, key)
         case AlphaChanged():
@@ -120,7 +120,7 @@ def _add(changes: Changes, record: AnyRecord, cursor: int, place: int) -> None:
             _void(changes, record.step)
         case Stopped() | Ended():
             state = "ended" if isinstance(record, Ended) else "stopped"
-            _set_state(changes, state, told(record.at_seconds))
+            _set_state(changes, state, known_time(record.at_seconds))
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +145,7 @@ def done(record: StepDone, before: Row | None) -> Row:
     row = before or NOT_TRAINED | {"step": record.step, "alpha": None, "samples": None}
     if (figures := record.figures) is None:
         return row | {"steps": 1}
-    at = told(figures.at_seconds)
+    at = known_time(figures.at_seconds)
     return row | {
         "steps": 1,
         "samples": figures.samples,
@@ -175,7 +175,7 @@ def _lower(before: int | None, step: int) -> int:
 
 # ── everything else ───────────────────────────────────────────────────────────────────────────────────────────────────
 def _begin(changes: Changes, record: Begun) -> None:
-    begun = {"topic": plain(record.topic), "code": plain(record.code), "begun_at": told(record.at_seconds)}
+    begun = {"topic": plain(record.topic), "code": plain(record.code), "begun_at": known_time(record.at_seconds)}
     changes.run.update(begun)
     _set_state(changes, "running", None)
 
@@ -200,7 +200,7 @@ def _generation(record: GenerationStarted, cursor: int) -> Row:
         "uses_hub": record.uses_hub,
         "base": record.base,
         "reason": plain(record.reason),
-        "at": told(record.at_seconds),
+        "at": known_time(record.at_seconds),
         "cursor": cursor,
     }
 
@@ -212,7 +212,7 @@ def _checkpoint(record: CheckpointBegun | CheckpointTaken, cursor: int, state: s
 
 
 def _complete_command(changes: Changes, record: Commanded, key: Row) -> None:
-    answer = {"text": plain(record.text), "cursor": key["cursor"], "done_at": told(record.at_seconds)}
+    answer = {"text": plain(record.text), "cursor": key["cursor"], "done_at": known_time(record.at_seconds)}
     changes.settled.setdefault(record.id, answer)
     if record.verb != STOPPED:
         changes.given.setdefault(record.id, _given(record))
@@ -225,7 +225,7 @@ def _given(record: Commanded) -> Row:
     action = " ".join(filter(None, (record.verb, record.worker, record.value)))
     detail = {"command": record.id, "reason": record.reason}
     named = {"actor": plain(record.actor), "token": NO_TOKEN, "action": plain(action), "status": DONE}
-    return named | {"detail": plain(detail), "at": told(record.at_seconds) or 0.0}
+    return named | {"detail": plain(detail), "at": known_time(record.at_seconds) or 0.0}
 
 
 def _commanded_alpha(record: Commanded) -> Row:
@@ -238,7 +238,7 @@ def _commanded_alpha(record: Commanded) -> Row:
         "reason": plain(record.reason),
         "readings": {},
         "actor": plain(record.actor),
-        "at": told(record.at_seconds),
+        "at": known_time(record.at_seconds),
     }
 
 
@@ -251,20 +251,20 @@ def _alpha_change(record: AlphaChanged) -> Row:
         "reason": plain(record.reason),
         "readings": plain(record.readings),
         "actor": "",
-        "at": told(record.at_seconds),
+        "at": known_time(record.at_seconds),
     }
 
 
 def _fault(record: Faulted) -> Row:
     named = {"step": record.step, "generation": record.generation, "kind": plain(record.kind)}
-    return named | {"text": plain(record.text), "at": told(record.at_seconds)}
+    return named | {"text": plain(record.text), "at": known_time(record.at_seconds)}
 
 
 def _event(changes: Changes, record: AnyRecord) -> Row:
     body = plain(msgspec.to_builtins(record, str_keys=True))
     body = {PRESENT_NAMES.get(name, name): value for name, value in body.items()}
     kind = PRESENT_NAMES.get(body["is"], body.pop("is"))
-    changes.last_at = told(body.pop("at_seconds")) or changes.last_at or _time_within(record) or changes.read_at
+    changes.last_at = known_time(body.pop("at_seconds")) or changes.last_at or _time_within(record) or changes.read_at
     return {"kind": kind, "body": body, "at": changes.last_at}
 
 
@@ -272,9 +272,9 @@ def _time_within(record: AnyRecord) -> float | None:
     """Of a checkpoint without a time, that no event comes before: when what it restates had happened."""
     if not isinstance(record, CheckpointBegun):
         return None
-    return told(record.generation.at_seconds) or told(record.begun.at_seconds)
+    return known_time(record.generation.at_seconds) or known_time(record.begun.at_seconds)
 
 
-def told(seconds: float) -> float | None:
-    """A time, unless nobody told it."""
+def known_time(seconds: float) -> float | None:
+    """A recorded time; None: none was recorded."""
     return seconds if seconds and math.isfinite(seconds) else None

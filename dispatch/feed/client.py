@@ -36,16 +36,16 @@ def read_feed(
     dispatcher's reason, NoAnswer, or WireError for a page that cannot be read.
     """
     asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader, journal=journal)
-    told, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES, given_up)
-    assert isinstance(told, JournalPage)
+    page, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES, given_up)
+    assert isinstance(page, JournalPage)
     try:
-        found = _decoder.decode(_as_list(told.records, arrays.records.tobytes()))
+        found = _decoder.decode(_as_list(page.records, arrays.records.tobytes()))
     except msgspec.DecodeError as error:
         raise WireError(
             f"a page of the journal of run {run!r} cannot be read: {error}; expected the records of one version of "
             "Freshet; run one version in all processes"
         ) from error
-    return FeedPage(told.after, told.next, told.newest, tuple(PlacedRecord(*each) for each in found), told.journal)
+    return FeedPage(page.after, page.next, page.newest, tuple(PlacedRecord(*each) for each in found), page.journal)
 
 
 def _as_list(count: int, content: bytes) -> bytes:

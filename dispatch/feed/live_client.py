@@ -100,12 +100,12 @@ class LiveClient:
         self._disconnect()
         self._context.term()
 
-    def _answer(self, socket: "zmq.Socket[bytes]", told: Newest, asked: QuestionArrays) -> None:
-        if not told.question or self._score is None or (scored := self._score(told.samples, asked)) is None:
+    def _answer(self, socket: "zmq.Socket[bytes]", newest: Newest, asked: QuestionArrays) -> None:
+        if not newest.question or self._score is None or (scored := self._score(newest.samples, asked)) is None:
             return
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": scored.step}
         scores = Scores(
-            **at, question=told.question, timeline=scored.timeline, checkpoint=scored.checkpoint, name=self.name
+            **at, question=newest.question, timeline=scored.timeline, checkpoint=scored.checkpoint, name=self.name
         )
         send(
             socket, self._requests, scores, ScoreArrays(scored.probabilities_B)

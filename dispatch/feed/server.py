@@ -116,7 +116,7 @@ class FeedServer:
             return False
         newest = self._audience.newest
         publishers = self._audience.publishers
-        told = Newest(
+        answer = Newest(
             run=live.run,
             generation=self._journal.generation,
             step=newest.step,
@@ -126,7 +126,7 @@ class FeedServer:
             question=0 if question is None else question.number,
             samples=0 if question is None else question.samples,
         )
-        self._socket.answer(waiting.asked, told, NO_QUESTION if question is None else question.arrays)
+        self._socket.answer(waiting.asked, answer, NO_QUESTION if question is None else question.arrays)
         return True
 
     def _take_scores(self, asked: Asked) -> None:

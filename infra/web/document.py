@@ -51,7 +51,7 @@ def describe_routes(app: FastAPI) -> dict[str, Any]:
 def _add_problems(responses: dict[str, Any]) -> None:
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
     for status, description in PROBLEMS.items():
-        told = responses.setdefault(str(status), {"description": description})
-        told["content"] = {**told.get("content", {}), PROBLEM_TYPE: schema}
+        described = responses.setdefault(str(status), {"description": description})
+        described["content"] = {**described.get("content", {}), PROBLEM_TYPE: schema}
         if status == 422:
-            told.update(description=description, content={PROBLEM_TYPE: schema})
+            described.update(description=description, content={PROBLEM_TYPE: schema})

@@ -65,8 +65,8 @@ class DecodedBody(NamedTuple):
         places = [reject.position for reject in self.decoded.rejects]
         indices = [place.index if self.is_packed else place.offset for place in places]
         reasons = (reject.reason for reject in self.decoded.rejects)
-        told = islice(zip(indices, reasons, strict=True), MOST_REJECTS)
-        return [RejectedEvent(index=index, reason=reason) for index, reason in told]
+        first = islice(zip(indices, reasons, strict=True), MOST_REJECTS)
+        return [RejectedEvent(index=index, reason=reason) for index, reason in first]
 
 
 def decode_body(decoder: Decoder, body: bytes, most: int, unknown: list[bytes] | None = None) -> DecodedBody:

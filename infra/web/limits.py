@@ -160,8 +160,8 @@ class RateLimit:
         return (self._known(secret) if secret is not None else None) or address(scope)
 
     async def _refuse(self, wait_seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
-        told = f"more than {self._rate:g} requests a second, after {self._allowances.most} at once"
-        answer = answer_of(TooMany(f"{told}; expected fewer; wait, then go on"))
+        reason = f"more than {self._rate:g} requests a second, after {self._allowances.most} at once"
+        answer = answer_of(TooMany(f"{reason}; expected fewer; wait, then go on"))
         answer.headers["Retry-After"] = str(math.ceil(wait_seconds))
         await answer(scope, receive, send)
 
@@ -191,9 +191,12 @@ class ConcurrencyLimit:
         client = (is_stream, bearer(scope) or address(scope))
         under_way = self._under_way
         if under_way[client] >= self._most - under_way[everyone]:
-            told = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"
+            reason = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"
             await send_problem(
-                Overloaded(f"{told}; expected at most {self._most}, half of them free; try again"), scope, receive, send
+                Overloaded(f"{reason}; expected at most {self._most}, half of them free; try again"),
+                scope,
+                receive,
+                send,
             )
             return
         under_way[everyone] += 1

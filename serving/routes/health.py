@@ -20,9 +20,9 @@ router = APIRouter(tags=["health"])
 )
 async def readyz(parts: Parts) -> Response:
     """503 before the first snapshot; a database that is away is told, and tokens seen before stay valid."""
-    told = ServingReadiness(
+    readiness = ServingReadiness(
         is_serving=parts.copies.served is not None,
         database=await has_database(parts.web),
         failure=parts.follower.state.failure,
     )
-    return JSONResponse(told.model_dump(), 200 if told.is_serving else 503)
+    return JSONResponse(readiness.model_dump(), 200 if readiness.is_serving else 503)

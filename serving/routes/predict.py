@@ -109,11 +109,11 @@ def _explain_unknown(unknown: list[str], schema: Schema) -> str:
 def _answer(predicted: Predicted, asked: AskedSamples) -> bytes:
     """The JSON of Predictions; written by hand because pydantic would look at every number."""
     snapshot = snapshot_id_of(predicted.manifest)._asdict()
-    told = {
+    answer = {
         "probabilities": predicted.probabilities_B.tolist(),
         "snapshot": snapshot,
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
         "version": snapshot,  # its name in earlier releases
     }
     optional = {"ids": asked.ids, "unknown_fields": asked.unknown}
-    return msgspec.json.encode(told | {name: value for name, value in optional.items() if value})
+    return msgspec.json.encode(answer | {name: value for name, value in optional.items() if value})

@@ -123,7 +123,7 @@ def _current(parts: ServingParts, state: Followed) -> CurrentSnapshot:
 def _reading(manifest: CheckpointManifest, choice: Choice, served: CheckpointManifest | None) -> SnapshotReading:
     snapshot = _id_reading(snapshot_id_of(manifest))
     return SnapshotReading(
-        snapshot=snapshot,
+        id=snapshot,
         at_seconds=manifest.at_seconds,
         age_seconds=max(0.0, time() - manifest.at_seconds),
         rows=manifest.rows,

@@ -65,11 +65,11 @@ class Remembered:
         if served is None or self._before is not None:
             return
         now = monotonic()
-        told = (snapshot_id_of(served), choice.pinned is not None)
-        if now - self._written_at < (AGAIN_SECONDS if told == self._written else PAUSE_SECONDS):
+        present = (snapshot_id_of(served), choice.pinned is not None)
+        if now - self._written_at < (AGAIN_SECONDS if present == self._written else PAUSE_SECONDS):
             return
         self._written_at = now
-        (timeline, step, checkpoint), is_pinned = told
+        (timeline, step, checkpoint), is_pinned = present
         try:
             write_served(self._storage, self._name, ServedRecord(checkpoint, timeline, step, is_pinned, time()))
         except StorageError as error:
@@ -78,5 +78,5 @@ class Remembered:
                 structlog.get_logger().warning(hint, reason=str(error))
             self._is_refused = True
             return
-        self._written = told
+        self._written = present
         self._is_refused = False

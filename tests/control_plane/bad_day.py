@@ -135,7 +135,7 @@ class BadDay:
 
     def checkpoint_of(self, server: str) -> int:
         told = self.current(server)
-        return 0 if told is None else int(told["snapshot"]["snapshot"]["checkpoint"])
+        return 0 if told is None else int(told["snapshot"]["id"]["checkpoint"])
 
     def step(self) -> int:
         return read_history(self.folder / "journal").step

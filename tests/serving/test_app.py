@@ -36,8 +36,9 @@ def test_packed_samples_get_the_predictions_of_the_newest_good_checkpoint(server
 def test_answers_have_the_earlier_name_of_a_snapshot_for_one_more_release(server: Served) -> None:
     listed = server.get("/v1/snapshots").json["items"][0]
     schemas = server.get("/v1/openapi.json").json["components"]["schemas"]
-    for name, told in (("Predictions", predicted(server, PACKED)), ("SnapshotReading", listed)):
-        assert told["version"] == told["snapshot"]
+    answers = (("Predictions", "snapshot", predicted(server, PACKED)), ("SnapshotReading", "id", listed))
+    for name, present, told in answers:
+        assert told["version"] == told[present]
         assert schemas[name]["properties"]["version"]["deprecated"]
 
 
@@ -103,14 +104,14 @@ def test_every_bad_sample_is_named(server: Served) -> None:
 
 def test_snapshots_are_listed_with_what_speaks_against_them(server: Served) -> None:
     items = server.get("/v1/snapshots").json["items"]
-    assert [(item["snapshot"]["checkpoint"], item["reasons"]) for item in items] == [
+    assert [(item["id"]["checkpoint"], item["reasons"]) for item in items] == [
         (3, []),
         (2, ["logloss 0.9"]),
         (1, []),
     ]
     assert [item["is_served"] for item in items] == [True, False, False]
     current = server.get("/v1/snapshots/current").json
-    assert (current["snapshot"]["snapshot"], current["failure"]) == (items[0]["snapshot"], "")
+    assert (current["snapshot"]["id"], current["failure"]) == (items[0]["id"], "")
     assert current["bytes"] > 0
 
 
@@ -121,7 +122,7 @@ def test_pin_rollback_release_and_restart(own_folder: Path) -> None:
 
         def current(method: str, path: str, body: Any = None) -> tuple[int, bool]:
             snapshot = server.ask(method, path, body).json["snapshot"]
-            return snapshot["snapshot"]["checkpoint"], snapshot["is_pinned"]
+            return snapshot["id"]["checkpoint"], snapshot["is_pinned"]
 
         assert server.ask("POST", "/v1/snapshots/rollback", {}).status == 409
         run.train().take()
