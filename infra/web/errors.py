@@ -3,7 +3,7 @@
 FreshetError
 └── HttpError           500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
     ├── BadRequest      400   a request that cannot be read
-    │   └── BadCursor         a page was asked for with a cursor that no page gave
+    │   └── BadPageToken      a page was asked for with a token that no page gave
     ├── Unauthorized    401   no token, or one that is not valid (any more)
     ├── Forbidden       403   a token without the scope that the route needs
     ├── NotFound        404   no such run, worker, command
@@ -40,10 +40,10 @@ class BadRequest(HttpError):
     title = "Bad request"
 
 
-class BadCursor(BadRequest):
-    """A page was asked for with a cursor that no page gave."""
+class BadPageToken(BadRequest):
+    """A page was asked for with a token that no page gave."""
 
-    title = "Bad cursor"
+    title = "Bad page token"
 
 
 class Unauthorized(HttpError):

@@ -4,8 +4,8 @@
     store.tokens     create, find, list, revoke
     store.audit      add, list
 
-Every method raises ``DatabaseAway`` when the database cannot be reached, is locked for too long, or is full; BadCursor
-for an ``after`` that no page gave. The driver is added to a plain ``sqlite:`` or ``postgresql:`` URL.
+Every method raises ``DatabaseAway`` when the database cannot be reached, is locked for too long, or is full;
+BadPageToken for an ``after`` that no page gave. The driver is added to a plain ``sqlite:`` or ``postgresql:`` URL.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Pages of long lists, of any table.
 
-A cursor is the key of the last row of a page, so pages neither repeat nor miss a row when others are entered meanwhile.
-It is opaque: whoever reads a list passes it on as it is.
+A page token is the key of the last row of a page, so pages neither repeat nor miss a row when others are entered
+meanwhile. It is opaque: whoever reads a list passes it on as it is.
 """
 
 import base64
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
-from infra.web.errors import BadCursor
+from infra.web.errors import BadPageToken
 from infra.web.store.rows import Page
 from infra.web.store.tables import SqlTable
 
@@ -45,15 +45,15 @@ async def read_page(
     limit: int,
     newest_first: bool = True,
 ) -> Page[RowT]:
-    """The rows of a query that follow a cursor, in the order of a key that no two rows share."""
+    """The rows of a query that follow a page token, in the order of a key that no two rows share."""
     limit = max(1, min(limit, MOST_ROWS))
     if after is not None:
-        query = query.where(_follows(key, decode_cursor(after, key), newest_first))
+        query = query.where(_follows(key, decode_page_token(after, key), newest_first))
     query = query.order_by(*(column.desc() if newest_first else column.asc() for column in key)).limit(limit + 1)
     found = (await connection.execute(query)).all()
     last = found[limit - 1] if len(found) > limit else None
-    cursor = None if last is None else encode_cursor([last._mapping[column.key] for column in key])
-    return Page(tuple(to_row(kind, row) for row in found[:limit]), cursor)
+    token = None if last is None else encode_page_token([last._mapping[column.key] for column in key])
+    return Page(tuple(to_row(kind, row) for row in found[:limit]), token)
 
 
 def _follows(key: Key, values: Sequence[Any], newest_first: bool) -> ColumnElement[bool]:
@@ -61,17 +61,17 @@ def _follows(key: Key, values: Sequence[Any], newest_first: bool) -> ColumnEleme
     return here < tuple_(*values) if newest_first else here > tuple_(*values)
 
 
-def encode_cursor(values: Sequence[Any]) -> str:
+def encode_page_token(values: Sequence[Any]) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(values)).rstrip(b"=").decode()
 
 
-def decode_cursor(cursor: str, key: Key) -> list[Any]:
-    """The values of a key; raises BadCursor for what no page gave."""
-    wrong = BadCursor(
-        "the cursor of a page cannot be read; expected one that a page gave as its next; begin without one"
+def decode_page_token(token: str, key: Key) -> list[Any]:
+    """The values of a key; raises BadPageToken for what no page gave."""
+    wrong = BadPageToken(
+        "the token of a page cannot be read; expected one that a page gave as its next; begin without one"
     )
     try:
-        text = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        text = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
         values = msgspec.json.decode(text, type=list[int | float | str])
     except (binascii.Error, ValueError) as error:
         raise wrong from error

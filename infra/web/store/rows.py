@@ -16,7 +16,7 @@ class Page(Generic[RowT]):
 
     rows: tuple[RowT, ...]
     next: str | None
-    """the cursor to ask for the rows that follow with; None: these are the last"""
+    """The token to ask for the rows that follow with; None: these are the last."""
 
 
 @dataclass(frozen=True)

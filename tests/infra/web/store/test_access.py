@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from infra.base.errors import ConfigError
-from infra.web.errors import BadCursor
+from infra.web.errors import BadPageToken
 from infra.web.store.access import AccessStore
 from infra.web.store.rows import NewAudit
 
@@ -55,7 +55,7 @@ def test_the_audit_trail_is_read_newest_first_in_pages(database: str) -> None:
 @pytest.mark.parametrize("cursor", ["", "x", "W10", "WyJhIl0", "é", "WzFlOTldQQ"])
 def test_a_cursor_that_no_page_gave_is_refused(database: str, cursor: str) -> None:
     async def ask(store: AccessStore) -> None:
-        with pytest.raises(BadCursor):
+        with pytest.raises(BadPageToken):
             await store.audit.list(cursor)
 
     on(database, ask)
