@@ -1,4 +1,4 @@
-"""policy: another policy decides which worker trains which sample."""
+"""policy: sets another policy to decide which worker trains which sample."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -16,13 +16,17 @@ from infra.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class PolicyCommand(CommandSpec):
-    """In force from the next decided step on, with a new generation where it needs other things of the dispatcher."""
+    """Takes effect from the next decided step on. A new generation starts if the policy needs a different setup of the
+    dispatcher.
+    """
 
     name = "policy"
     expected = "a policy as in dispatch.policy"
 
     policy: str
-    """as it was written; on record in normal form, also one that this release does not know"""
+    """The policy as it was given; the journal stores its normal form. A recorded policy may be one that this release
+    does not know.
+    """
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:
