@@ -51,8 +51,7 @@ class Command(Header, frozen=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
     """The reason for it, for the record."""
     expected: Step = -1
-    """Cursor at which it was given; it is outdated if a command or a change of α came after that. -1: never outdated.
-    """
+    """Cursor at which it was given; it is outdated if a command or a change of α came after it. -1: never outdated."""
     given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
     """When it was given, in seconds since 1970; refused if the run was stopped after that. 0: now."""
 
