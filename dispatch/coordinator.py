@@ -90,9 +90,7 @@ class Coordinator:
         return self.job.golden is None and not self.stop.requested and has_more
 
     def needs_generation(self) -> bool:
-        """Whether the next step needs another generation: because members changed, or because of another kind of
-        policy.
-        """
+        """Whether the next step needs another generation: for other members, or for another kind of policy."""
         return self.crew.roster.has_changed or self.steering.needs_generation(self.commands.desired)
 
     def can_decide(self) -> bool:
@@ -407,6 +405,7 @@ class Coordinator:
         for done, figures in self.training.completed(self.crew.roster.members):
             if done.is_training:
                 self.journal.complete(done.step, done.logits_B(), figures)
+                # Only a new step ends a series of faults: replayed steps may succeed before the same fault each time.
                 self.setbacks.faults = 0 if self.state == "training" else self.setbacks.faults
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")

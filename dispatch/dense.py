@@ -58,9 +58,7 @@ class DenseTurns:
 
     def __init__(self, are_on_shards: bool = False) -> None:
         self._owner: int | None = None if are_on_shards else 0
-        """The only worker that has the newest weights; in a ring, the first of all that have them. None: the shards
-        have them.
-        """
+        """The only worker with the newest weights; in a ring, the first of all that have them. None: the shards."""
         self._flushed: int | None = None
         """The worker that has the newest weights as well as the shards do, because it has just pushed them."""
         self._workers = 0
@@ -76,8 +74,7 @@ class DenseTurns:
     def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:
         """Returns what moves in the next step.
 
-        samples: number of samples of each worker. sole: the worker that trains alone, for many steps; None if several
-        do.
+        samples: number of samples of each worker. sole: the worker that trains alone, for many steps.
         """
         if not self._hub:
             self._owner = 0

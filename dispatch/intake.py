@@ -203,9 +203,7 @@ class Intake:
         return batch
 
     def write_last_letters(self, stop: Stop) -> bool:
-        """Writes the dead letters of the newest recorded step, which a crash may have prevented; returns as
-        write_dead_letters.
-        """
+        """Writes the dead letters of the newest recorded step, which a crash may have prevented."""
         return not self._last_letters or self._append_letters(self._last_letters, stop)
 
     def go_live(self) -> None:

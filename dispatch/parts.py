@@ -1,6 +1,4 @@
-"""The parts of a dispatcher. They are opened here one after the other, and closed in reverse by the exit stack they
-enter.
-"""
+"""The parts of a dispatcher, opened here one after the other and closed in reverse by the exit stack they enter."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass

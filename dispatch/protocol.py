@@ -101,9 +101,7 @@ class Report(Header, frozen=True):
     pulled_bytes: Bytes
     pushed_bytes: Bytes
     reduced_bytes: Bytes = 0
-    """Bytes sent to other workers to sum the gradients of replicated rows; the same number was received at the same
-    time.
-    """
+    """Bytes sent to other workers to sum the gradients of replicated rows; as many were received at the same time."""
     dense_up_bytes: Bytes = 0
     """Bytes of dense weights or their gradients that were sent, to shards or in a ring."""
     dense_down_bytes: Bytes = 0
@@ -173,9 +171,7 @@ class OrderArrays(NamedTuple):
     """Rows pulled as value alone."""
     value_slots: Slots = NO_I32
     used_slots: Slots = NO_I32
-    """Slots of the micro-batch (rows that only this worker uses, then shared ones), then those of the batch's
-    replicated rows.
-    """
+    """Slots of the micro-batch (rows that only this worker uses, then shared ones), then of the replicated rows."""
     positions: Positions = NO_I32
     """Position in used_slots for each sample and field (b×F)."""
     dense: F32 = NO_F32
@@ -187,25 +183,21 @@ class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many rows of each list are not trained by the preceding step, so that they may move during it."""
 
     owned: Number
-    """The first so many rows of the list of owned rows; parts, full and values count the same way."""
+    """Number of early rows at the beginning of the list of owned rows; parts, full and values count the same way."""
     parts: Number
     full: Number
     values: Number
     evicted_owned: Number
-    """The last so many owned rows are pushed to make room in the cache, and nobody waits for them; the same for
-    evicted_parts.
-    """
+    """Number of rows at the end of the owned rows that are evicted to make room in the cache; nobody waits for them."""
     evicted_parts: Number
+    """The same number for the list of parts."""
 
 
 NONE_EARLY = Early(0, 0, 0, 0, 0, 0)
 
 
 class Order(Header, frozen=True):
-    """One worker's part of a step or flush. A row is stored at (shard, number) = (row % shards, row
-
-    shards).
-    """
+    """One worker's part of a step or flush. A row is stored at (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
     EQUALLY_LONG: ClassVar = (

@@ -60,8 +60,7 @@ def recover(coordinator: Coordinator) -> bool:
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """Ends the generation early; raises the fault if there were too many in a row.
 
-    If the disk is full, or storage does not return a checkpoint, the run waits and tries again; such faults do not
-    count.
+    If the disk is full, or storage does not return a checkpoint, the run waits and tries again; these do not count.
     """
     parts = coordinator.parts
     setbacks = coordinator.setbacks
@@ -92,8 +91,7 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
 def next_pause(setbacks: Setbacks, fault: Recoverable) -> float:
     """Returns the pause before the next attempt, in seconds.
 
-    The pause doubles while there is no other checkpoint to go back to. If there are others, a few quick retries are
-    enough.
+    The pause doubles while there is no other checkpoint to go back to; if there is one, a few quick retries suffice.
     """
     if isinstance(fault, CheckpointUnreadable) and fault.number != EMPTY_MODEL:
         return PAUSE_SECONDS
@@ -103,9 +101,7 @@ def next_pause(setbacks: Setbacks, fault: Recoverable) -> float:
 
 
 def write_down(parts: DispatcherParts, fault: Recoverable) -> None:
-    """Records a fault in the journal if there is room: it is there for readers of the history, and nothing depends on
-    it.
-    """
+    """Records a fault in the journal if there is room: it is for readers of the history, and nothing depends on it."""
     if parts.job.golden is not None:
         return
     try:

@@ -74,9 +74,7 @@ class Training:
             self._load(state)
 
     def _load(self, state: DispatcherState) -> None:
-        """Loads a checkpoint's state: the counterpart of ``trained`` and, for decisions, of the arguments of
-        ``Intake.decided``.
-        """
+        """Loads a checkpoint's state: the counterpart of ``trained`` and, for decisions, of ``Intake.decided``."""
         self.accounts.load(state.trained.accounts)
         self.feedback.load(state.trained.links)
         self._set_times.load(state.trained.sets)

@@ -13,9 +13,7 @@ from infra.base.errors import ConfigError
 from infra.base.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
 
 TIMEOUT_SECONDS = 15.0
-"""How long to wait for an answer: a dispatcher that decides or writes a checkpoint may not read its control socket for
-some seconds.
-"""
+"""How long to wait for an answer: a dispatcher that decides or writes a checkpoint may take seconds to read it."""
 LOOK_SECONDS = 0.2
 """How often a waiting client checks whether its answer is still needed."""
 AGAIN_SECONDS = 0.5

@@ -20,9 +20,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     is_stopping: bool = False
     """Whether a stop was requested and the run has not stopped yet."""
     stopped_at: float = 0.0
-    """When the run last stopped, in seconds since 1970; 0 if never. Commands given before that are not for the resumed
-    run.
-    """
+    """When the run last stopped, in seconds since 1970; 0: never. Commands given before are not for the resumed run."""
     is_auto: bool = False
     """Whether an operator has returned alpha to the dispatcher."""
     alpha: float | None = None
@@ -48,7 +46,5 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Adds a name, in alphabetical order, so that the order and number of times in which records are read do not
-    matter.
-    """
+    """Adds a name in alphabetical order, so that records have the same effect in any order and any number of times."""
     return names if name in names else tuple(sorted((*names, name)))

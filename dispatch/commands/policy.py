@@ -16,17 +16,13 @@ from infra.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class PolicyCommand(CommandSpec):
-    """Takes effect from the next decided step on. A new generation starts if the policy needs a different setup of the
-    dispatcher.
-    """
+    """Takes effect from the next decided step on, with a new generation if the policy needs another setup."""
 
     name = "policy"
     expected = "a policy as in dispatch.policy"
 
     policy: str
-    """The policy as it was given; the journal stores its normal form. A recorded policy may be one that this release
-    does not know.
-    """
+    """The policy as it was given; a recorded one is in normal form, and this release may not know it."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:

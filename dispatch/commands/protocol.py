@@ -18,11 +18,9 @@ from ps.phases import MOST_WORKERS
 MOST_LISTED = 4 * MOST_WORKERS
 """Most entries in a list of members, including those that wait for the next generation and those that leave."""
 Outcome = Literal["accepted", "refused", "outdated"]
-"""accepted: the command was carried out; refused: it cannot be; outdated: another one came after the cursor at which it
-was given.
-"""
+"""What became of a command: carried out, impossible, or given at a cursor after which another command came."""
 MemberStanding = Literal["waiting", "training", "parked", "draining", "lost"]
-"""waiting: the worker has joined and will be in the next generation."""
+"""The state of a worker; one that is waiting has joined and will be in the next generation."""
 MemberNumber = Annotated[int, Meta(ge=-1, lt=MOST_WORKERS)]
 """Number of a member; -1 if it is in no generation."""
 

@@ -81,7 +81,7 @@ class ControlSocket:
         return None
 
     def wait(self, seconds: float, end: int) -> bool:
-        """Waits for a request for at most so many seconds; returns whether the pipe with this file descriptor was
+        """Waits for a request, at most this many seconds; returns whether the pipe with the descriptor ``end`` was
         closed.
         """
         poller = zmq.Poller()

@@ -89,7 +89,7 @@ class CommandSpec(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, worker: str, value: str) -> Self:
-        """Raises ValueError for a value of the wrong type. Checks no bounds, because recorded commands must stay
+        """Raises ValueError for a value of the wrong type. Bounds are not checked: recorded commands must stay
         readable.
         """
 

@@ -8,9 +8,7 @@ from dispatch.commands.desired import Desired
 from dispatch.commands.spec import CommandOrigin, CommandTargets, PlainCommand
 
 STOPPED = "stopped"
-"""Verb of the record that a stop is complete although nothing was trained that could be saved; nobody can send it as a
-command.
-"""
+"""Verb of the record that a stop is complete although there was nothing to save; it cannot be sent as a command."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Se
 from ps.phases import MOST_WORKERS
 
 ADD = "add"
-"""The one operator command that goes to the supervisor and not to the dispatcher; its value is the link's speed in
-Gbit/s.
-"""
+"""The one operator command that goes to the supervisor, not to the dispatcher; its value is the link's Gbit/s."""
 MOST_PROCESSES = 4 * MOST_WORKERS
 """Most processes in a list."""
 ProcessState = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]

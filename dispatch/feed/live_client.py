@@ -35,7 +35,7 @@ class ScoredQuestion(NamedTuple):
 
 
 Scorer = Callable[[int, QuestionArrays], ScoredQuestion | None]
-"""Scores so many samples; returns None if it cannot."""
+"""Scores this many samples; returns None if it cannot."""
 
 
 class LiveClient:

@@ -93,9 +93,7 @@ class FeedServer:
             self._socket.close()
 
     def _is_answered(self, waiting: WaitingReader) -> bool:
-        """Answers a reader or a server if there is something new or it has waited long enough. Returns whether it was
-        answered.
-        """
+        """Answers a reader or a server if there is news or it has waited long enough; returns whether it did."""
         if isinstance(waiting.asked.message, Live):
             return self._is_told(waiting)
         asked: ReadJournal = waiting.asked.message
@@ -111,9 +109,7 @@ class FeedServer:
         return True
 
     def _is_told(self, waiting: WaitingReader) -> bool:
-        """Sends a server the newest snapshot if it does not know it, is to answer a question, or has waited long
-        enough.
-        """
+        """Sends a server the newest snapshot if it does not know it, has to answer, or has waited long enough."""
         live: Live = waiting.asked.message
         question = self._audience.questions.take_question(live)
         if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:

@@ -1,3 +1,1 @@
-"""Carries out commands between two steps, once each, and applies the desired state; the commands themselves are in
-dispatch/commands.
-"""
+"""Carries out commands between two steps, once each, and applies the desired state; it does not define commands."""

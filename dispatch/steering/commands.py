@@ -59,9 +59,7 @@ class Commands:
         return tuple(self._done.values())[-KEPT_ANSWERS:]
 
     def go_back(self, history: History, decided: Decided | None) -> None:
-        """Rebuilds the desired state and the answers from a checkpoint and the journal: recorded commands stay in
-        force.
-        """
+        """Rebuilds the desired state and the answers from a checkpoint and the journal."""
         if decided is not None:
             self._done = {answer.id: answer for answer in decided.answers} | self._done
         self._done |= self._journal.answers
@@ -74,9 +72,7 @@ class Commands:
         self.desired = desired_after(self.desired, started)
 
     def go_live(self) -> None:
-        """Notes that the run now decides new steps: a stop that was recorded before this dispatcher started is carried
-        out.
-        """
+        """Carries out a stop that was recorded before this dispatcher started, now that the run decides new steps."""
         if self.desired.is_stopping:
             self._stop.request("stopped by a command")
 
@@ -150,9 +146,7 @@ class Commands:
         check_given(given_seconds, self.desired.stopped_at)
 
     def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
-        """Records a change and applies it to the desired state; returns None, or the reason why it cannot be recorded
-        now.
-        """
+        """Records a change and applies it to the desired state; returns the reason if it cannot be recorded now."""
         try:
             self._journal.steer(record)
         except JournalFull as error:

@@ -100,7 +100,7 @@ class Steering:
 
     def _apply(self, desired: Desired, training: Training, intake: Intake) -> None:
         """Applies the desired state from the next decision on; does nothing if it has not changed."""
-        if desired is self._desired:
+        if desired is self._desired:  # it is frozen and only ever replaced, so identity means that nothing has changed
             return
         self._desired = desired
         self._is_piloted = self._is_piloted and self.mode == "auto"
@@ -134,9 +134,7 @@ class Steering:
         return self._desired.links
 
     def bounds(self, names: Sequence[str]) -> ShareBounds:
-        """Returns the bounds of these workers' elastic capacities; those of the settings if the desired ones cannot
-        hold a batch.
-        """
+        """Returns the bounds of these workers' shares; the configured ones if the desired ones cannot hold a batch."""
         configured = self._job.dispatch.share_bounds
         if not self._desired.shares:
             return configured
