@@ -127,7 +127,7 @@ class DispatchConfig(Section):
         return ShareBounds(self.least_share or (LEAST_SHARE,), self.largest_share)
 
     def with_sockets(self, folder: Path) -> "DispatchConfig":
-        """The same with the addresses of private sockets, which are in this folder."""
+        """Returns a copy with the addresses of private sockets, which are in this folder."""
         names = {"control_endpoint": "control", "feed_endpoint": "feed"}
         private = {each: f"ipc://{folder / name}" for each, name in names.items() if getattr(self, each) == PRIVATE}
         return self.model_copy(update=private)

@@ -1,7 +1,8 @@
 """The verbs of the dispatcher's loop (``dispatch/main.py``), over the parts that do the work.
 
-Stream in: ``Intake``. What was decided: ``RunJournal``. Workers: ``Crew``. Parameter server: ``Shards``. What follows
-from a checkpoint and the steps after it: ``Training``, shown by ``StatusPublisher``.
+``Intake`` reads the stream, ``RunJournal`` records decisions, ``Crew`` talks to the workers and ``ShardConnections`` to
+the parameter server. ``Training`` holds the state that follows from a checkpoint and the steps after it;
+``StatusPublisher`` shows it.
 """
 
 from time import monotonic
@@ -28,16 +29,17 @@ from ps.phases import TRAIN
 from ps.protocol import EMPTY_MODEL, GO_ON
 
 KEEP_ALIVE_SECONDS = 1.0
-"""between two messages that tell idle workers that the dispatcher is still there; one that cannot be reached any more
-is noticed by them, since it may get no order for long"""
+"""Time between two keep-alive messages to idle workers. They tell a worker that the dispatcher is alive, and they
+reveal a worker that can no longer be reached, which may get no order for a long time.
+"""
 WAIT_SECONDS = 0.05
-"""longest wait for one message or batch"""
+"""Longest wait for one message or batch."""
 PAUSE_SECONDS = 0.5
-"""before the journal is tried again"""
+"""Pause before the journal is tried again."""
 
 
 class Coordinator:
-    """What the dispatcher does, one verb a method: those of its loop, and what recovery needs of them."""
+    """The actions of the dispatcher, one method each: those of its loop, and those that recovery needs."""
 
     def __init__(self, parts: DispatcherParts) -> None:
         self.parts = parts
@@ -56,46 +58,51 @@ class Coordinator:
         self.log = structlog.get_logger()
         self.state: RunState = "waiting"
         self.training = Training(parts.job, parts.steering.needs)
-        """what follows from the checkpoint that the run went back to, and the steps after it"""
+        """State that follows from the checkpoint that the run went back to and from the steps after it."""
         self.restore = EMPTY_MODEL
-        """the checkpoint that shards go back to when the next generation starts"""
+        """The checkpoint that shards load when the next generation starts; GO_ON if they keep what they have."""
         self.setbacks = Setbacks()
         self._kept_alive = 0.0
 
     def resume_from(self, restore: int, training: Training) -> None:
-        """The run has gone back: the next generation starts with this checkpoint, and what follows from it."""
+        """Sets the checkpoint that the next generation starts from, and the state that follows from it."""
         self.restore = restore
         self.training = training
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def step(self) -> int:
-        """The newest."""
+        """Number of the newest step."""
         return self.intake.step
 
     @property
     def is_paused(self) -> bool:
-        """Whether a pause is wanted."""
+        """Whether an operator has paused the run."""
         return self.commands.desired.is_paused
 
     def goes_on(self) -> bool:
-        """Whether there may be more to train than what is on record, or nobody is there yet to save what it came to."""
+        """Whether there may be more to train than the journal holds.
+
+        True as well at the end of the stream while there are no members: a generation must start, so that somebody can
+        save the trained dense weights.
+        """
         has_more = not self.intake.has_ended or (self.intake.step > 0 and not self.crew.roster.members)
         return self.job.golden is None and not self.stop.requested and has_more
 
     def needs_generation(self) -> bool:
-        """Whether the next step is for another generation: with other members, or for another kind of policy."""
+        """Whether the next step needs another generation: for other members, or for another kind of policy."""
         return self.crew.roster.has_changed or self.steering.needs_generation(self.commands.desired)
 
     def can_decide(self) -> bool:
-        """Whether the wanted policy can decide at once; its kernels are compiled meanwhile if it cannot."""
+        """Whether the desired policy can decide now; if it cannot, its kernels are being compiled."""
         return self.steering.can_decide(self.commands.desired)
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
     def poll(self, timeout_seconds: float = 0.0) -> bool:
-        """Takes the workers' messages, completes reported steps, sends keep-alives and publishes the status.
+        """Receives the workers' messages, completes reported steps, carries out commands, sends keep-alives and
+        publishes the status.
 
-        Returns whether a report arrived. Raises CrewFailed if someone is lost.
+        Returns whether a report arrived. Raises CrewFailed if a process is lost.
         """
         has_report = self._receive(timeout_seconds)
         while self._receive(0.0):
@@ -103,7 +110,8 @@ class Coordinator:
         self._complete_reported()
         self.snapshots.advance(self.connections, self.crew.generation)
         if self.job.golden is None:
-            newest = max(self.intake.step, self.journal.history.step)  # while steps on record are trained again
+            # The journal is ahead of the intake while recorded steps are trained again.
+            newest = max(self.intake.step, self.journal.history.step)
             self.commands.carry_out_arrived(newest, self.training.accounts.parked)
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
@@ -113,16 +121,16 @@ class Coordinator:
         return has_report
 
     def look_around(self) -> None:
-        """Sends keep-alives; raises CrewFailed if someone is lost."""
+        """Sends keep-alives; raises CrewFailed if a process is lost."""
         if monotonic() - self._kept_alive > min(KEEP_ALIVE_SECONDS, self.crew.silence_seconds / 4):
             self._kept_alive = monotonic()
             self.crew.keep_alive(self.intake.step)
         self.crew.check(self.training.underway)
 
     def start_generation(self, past: PastGeneration | None = None) -> Decider:
-        """Fixes membership until the next generation; every row is clean, and those who stay keep their caches.
+        """Fixes membership until the next generation. Every row is clean, and members that stay keep their caches.
 
-        past: one whose steps are about to be trained again.
+        past: the recorded generation whose steps are about to be trained again; None for new steps.
         """
         roster = self.crew.roster
         roster.most = None if past is None else len(past.record.members)
@@ -173,7 +181,7 @@ class Coordinator:
         return self.training.decider
 
     def checkpoint_if_due(self, decider: Decider) -> None:
-        """Begins a checkpoint if it is time for one, or somebody wants one; training goes on meanwhile."""
+        """Begins a checkpoint if one is due or requested; training continues meanwhile."""
         step = self.intake.step
         is_wanted = self.commands.targets.wants_checkpoint or self.commands.desired.is_paused
         is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
@@ -182,7 +190,7 @@ class Coordinator:
             self._order_flush(decider, checkpoint)
 
     def rest(self, decider: Decider) -> None:
-        """Paused: completes what is under way, and waits a little."""
+        """Completes the steps under way and waits a little, because the run is paused."""
         self.complete(keep=0)
         if self.state != "paused":
             self.state = "paused"
@@ -193,9 +201,10 @@ class Coordinator:
             self.log.info("goes on", step=self.intake.step)
 
     def flush(self, decider: Decider) -> None:
-        """Writes every owned or split row back; afterwards the PS has the newest of every row and dense weight.
+        """Writes every owned or split row back; afterwards the parameter server has the newest value of every row and
+        dense weight.
 
-        Takes a checkpoint, too, so that a recovery never crosses a change of members.
+        Also takes a checkpoint, so that a recovery never crosses a change of members.
         """
         while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
@@ -206,13 +215,13 @@ class Coordinator:
         self.connections.shards.await_applied(self.crew.generation, step, phase)
         while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
-        self.crew.keep_alive(step)  # newcomers that have gone have no part in the next generation
+        self.crew.keep_alive(step)  # notices newcomers that have gone, so that they are not in the next generation
         self.poll()
 
     def finish(self) -> Status:
         """Dismisses all workers; the first member saves the dense weights before the others go.
 
-        The run is over if its stream is; one that was stopped goes on when it is started again.
+        If the stream has ended, the run is over. A run that was stopped continues when it is started again.
         """
         limit = self.job.dispatch.drain_seconds
         reason = self.stop.reason or "end of stream"
@@ -221,7 +230,7 @@ class Coordinator:
         if not dismiss_first(self.crew, self.intake.step, limit):
             hint = "dense weights not saved in time; see the worker's log"
             self.log.error(hint, worker=members[0].name, seconds=limit)
-        elif members:  # without any, the run has not begun and may begin another time
+        elif members:  # without members the run has not begun, and may begin another time
             is_over = self.intake.has_ended or not self.stop.requested
             write_down = self.journal.end if is_over else self.journal.stop
             write_down(reason, self.intake.step, self.training.index.count, digest)
@@ -237,15 +246,15 @@ class Coordinator:
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
     def next_batch(self) -> Batch | None:
-        """The next batch of the stream; None if there is none within a short while."""
+        """Returns the next batch of the stream; None if there is none within a short time."""
         return self.intake.next_batch(WAIT_SECONDS)
 
     def steer(self) -> None:
-        """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
+        """Applies settings that operators changed since the last step, and those that the dispatcher adapts itself."""
         self.steering.steer(self.commands, self.training, self.intake)
 
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
-        """Which worker trains which sample in the next step; None if the batch has none."""
+        """Decides which worker trains which sample in the next step; returns None if the batch has no samples."""
         if not len(batch.samples):
             return None
         feedback = self.training.feedback
@@ -260,9 +269,9 @@ class Coordinator:
         return decision
 
     def record(self, batch: Batch, decision: Decision | None) -> None:
-        """Gives the batch its step, and writes down what was decided about it, durably.
+        """Assigns the batch its step number and records batch and decision durably.
 
-        Training pauses while there is no room for that.
+        Training pauses while the disk has no room for that.
         """
         training = self.training
         is_told = False
@@ -287,13 +296,16 @@ class Coordinator:
             self.poll(PAUSE_SECONDS)
 
     def write_dead_letters(self, batch: Batch) -> None:
-        """Returns once they are durable; keeps the workers alive while the broker that takes them is away."""
+        """Writes the batch's rejected events and returns once they are durable.
+
+        Keeps in touch with the workers while the broker that stores them is unreachable.
+        """
         if batch.dead_letters:
             while not self.intake.write_dead_letters(batch, self.stop):
                 self.poll(WAIT_SECONDS)
 
     def announce(self, step: int, decision: Decision) -> None:
-        """Tells every shard which rows and which dense gradients the step will bring."""
+        """Announces to every shard which rows and dense gradients the step will bring."""
         training = self.training
         training.accounts.times.begin(idle=not training.underway)
         training.dense_moves = training.dense.train(decision.plan.samples, decision.sole)
@@ -302,7 +314,7 @@ class Coordinator:
         )
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
-        """Sends every worker that has something to do its part of the step."""
+        """Sends its part of the step to every worker that has something to do."""
         plan = decision.plan
         dense = self.training.dense_moves
         samples = batch.samples
@@ -325,7 +337,7 @@ class Coordinator:
         self.meter.count("decisions_shortened", int(decision.is_shortened))
 
     def complete(self, keep: int) -> None:
-        """Waits until at most so many ordered rounds are under way."""
+        """Waits until at most ``keep`` ordered rounds are under way."""
         if self.stop.requested and self.state == "training":
             self.state = "draining"
         reported = monotonic()
@@ -360,7 +372,10 @@ class Coordinator:
         return self.checkpointing.begin(decided, is_publication)
 
     def _order_flush(self, decider: Decider, checkpoint: int) -> int:
-        """Announces and orders a flush after the newest step; returns its phase. checkpoint: its number, 0 for none."""
+        """Announces and orders a flush after the newest step; returns its phase.
+
+        checkpoint: number of the checkpoint that the flush is part of; 0 for none.
+        """
         plan = decider.flush()
         step = self.intake.step
         dense = self.training.dense.flush()
@@ -373,7 +388,7 @@ class Coordinator:
         return phase
 
     def _receive(self, timeout_seconds: float) -> bool:
-        """Takes one message of the workers; returns whether it was a report."""
+        """Receives one message from the workers; returns whether it was a report."""
         received = self.crew.listen(timeout_seconds)
         if received is None:
             return False
@@ -386,10 +401,11 @@ class Coordinator:
         return True
 
     def _complete_reported(self) -> None:
-        """Adds up the rounds that are reported, in the order in which they were ordered."""
+        """Adds the completed rounds to the accounts, in the order in which they were ordered."""
         for done, figures in self.training.completed(self.crew.roster.members):
             if done.is_training:
                 self.journal.complete(done.step, done.logits_B(), figures)
+                # Only a new step ends a series of faults: replayed steps may succeed before the same fault each time.
                 self.setbacks.faults = 0 if self.state == "training" else self.setbacks.faults
                 self.meter.count("samples", done.labels_B.size)
                 self.meter.count("steps")

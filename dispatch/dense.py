@@ -1,11 +1,11 @@
-"""Where the dense weights are, and what of them moves in each step.
+"""Tracks where the dense weights are, and which of them move in each step.
 
-There are two ways. With the *hub* the shards have them: a worker with samples in a step pulls them before it, and
-pushes its gradient after it; a worker without samples moves nothing. A worker that trains alone, because it is the only
-one or all others are parked, owns them: it takes weights and optimizer state once, changes them itself, and gives them
-back when others take part again, or at the flush. With a *ring* every worker has them and an all-reduce sums the
-gradients; the first one writes them to the shards at the flush, so that there is one place to read them from. So they
-are like one more row: with the shards, owned by one worker, or split.
+There are two ways. With the *hub* the shards hold them: a worker with samples in a step pulls them before it and pushes
+its gradient after it; a worker without samples moves nothing. A worker that trains alone, because it is the only one or
+all others are parked, owns them: it pulls weights and optimizer state once, updates them itself, and pushes them back
+when others take part again, or at the flush. With a *ring* every worker holds them and an all-reduce sums the
+gradients; the first worker writes them to the shards at the flush, so that there is one place to read them from. Thus
+they behave like one more row: on the shards, owned by one worker, or split.
 """
 
 from collections.abc import Sequence
@@ -17,34 +17,34 @@ from ps.protocol import BARE, NO_DENSE, WHOLE
 
 Reduce = Literal["auto", "hub", "ring", "gloo", "nccl"]
 MOST_DENSE_BYTES = 1 << 34
-"""that a worker moves in one round in one direction: as many as the largest frame"""
+"""Most bytes that a worker moves in one round in one direction: the size of the largest frame."""
 
 
 @dataclass(frozen=True)
 class DenseMoves:
-    """What moves of the dense weights in one step or flush, by worker number."""
+    """The dense weights and gradients that move in one step or flush, by worker number."""
 
     giver: int | None = None
-    """who pushes all of them, weights and state, before anyone pulls"""
+    """The worker that pushes all weights and their optimizer state before anyone pulls; None if nobody does."""
     pullers: tuple[int, ...] = ()
     pull_form: int = NO_DENSE
     gradients: tuple[int, ...] = ()
-    """who pushes a gradient after it has trained"""
+    """Workers that push a gradient after training."""
     in_ring: bool = False
-    """whether they are all-reduced, and nothing of them reaches a shard"""
+    """Whether gradients are all-reduced among workers, so that none reach a shard."""
     are_all_ordered: bool = False
-    """whether every member is ordered, with something to do or not: in a ring nobody goes on without the others"""
+    """Whether every member gets an order, even an empty one: in a ring nobody can proceed without the others."""
 
     def involve(self, worker: int) -> bool:
-        """Whether a worker has to be told of them."""
+        """Whether a worker needs an order because of these moves."""
         return self.are_all_ordered or worker == self.giver or worker in self.pullers or worker in self.gradients
 
     def pulled_by(self, worker: int) -> int:
-        """The form in which a worker pulls them."""
+        """Returns the form in which a worker pulls the dense weights."""
         return self.pull_form if worker in self.pullers else NO_DENSE
 
     def most_bytes(self, worker: int) -> tuple[int, int]:
-        """The most that a worker can have sent and received of them."""
+        """Returns the most bytes that a worker can have sent and received of them."""
         up = worker == self.giver or worker in self.gradients or self.in_ring
         down = worker in self.pullers or self.in_ring
         return MOST_DENSE_BYTES * up, MOST_DENSE_BYTES * down
@@ -54,13 +54,13 @@ NO_MOVES = DenseMoves()
 
 
 class DenseTurns:
-    """Follows the dense weights through a run. It begins with the first member's start values."""
+    """Tracks the dense weights through a run, which begins with the initial values of the first member."""
 
     def __init__(self, are_on_shards: bool = False) -> None:
         self._owner: int | None = None if are_on_shards else 0
-        """who alone has the newest; in a ring the first of all who have them. None: the shards"""
+        """The only worker with the newest weights; in a ring, the first of all that have them. None: the shards."""
         self._flushed: int | None = None
-        """who has the newest as well as the shards, because it has just given them to these"""
+        """The worker that has the newest weights as well as the shards do, because it has just pushed them."""
         self._workers = 0
         self._hub = False
 
@@ -72,7 +72,10 @@ class DenseTurns:
         return not hub and self._owner is None
 
     def train(self, samples: Sequence[int], sole: int | None = None) -> DenseMoves:
-        """The next step, in which the workers train so many samples each; sole: who trains alone, for long."""
+        """Returns what moves in the next step.
+
+        samples: number of samples of each worker. sole: the worker that trains alone, for many steps.
+        """
         if not self._hub:
             self._owner = 0
             return DenseMoves(in_ring=self._workers > 1, are_all_ordered=True)
@@ -85,19 +88,19 @@ class DenseTurns:
         return NO_MOVES if sole in (giver, flushed) else DenseMoves(giver, (sole,), WHOLE)
 
     def flush(self) -> DenseMoves:
-        """After it the shards have the newest."""
+        """Returns what moves in a flush; after it the shards have the newest weights."""
         giver, self._owner = self._owner, None
         self._flushed = giver if giver is not None else self._flushed
         return DenseMoves(giver, are_all_ordered=not self._hub)
 
 
 def needs_ring(reduce: Reduce, has_hot_set: bool) -> bool:
-    """Whether the settings leave no choice but a ring; replicated rows of a hot set are summed there, too."""
+    """Whether the settings require a ring; the replicated rows of a hot set are summed there, too."""
     return has_hot_set or reduce not in ("auto", "hub")
 
 
 def uses_hub(reduce: Reduce, has_hot_set: bool, may_sum: bool, devices: Sequence[str]) -> bool:
-    """Whether a generation of workers on these devices uses the hub; an empty name is no device that NCCL can use."""
+    """Whether a generation of workers on these devices uses the hub; an empty name: no device that NCCL can use."""
     if needs_ring(reduce, has_hot_set):
         return False
     has_nccl = len(devices) > 1 and "" not in devices and len(set(devices)) == len(devices)
@@ -105,7 +108,7 @@ def uses_hub(reduce: Reduce, has_hot_set: bool, may_sum: bool, devices: Sequence
 
 
 def check_reduce(reduce: Reduce, policy: str, has_hot_set: bool) -> None:
-    """Raises ConfigError for a policy that cannot do without a ring where there is none."""
+    """Raises ConfigError if the policy needs a ring and the settings exclude it."""
     if reduce == "hub" and has_hot_set:
         raise ConfigError(
             f"policy {policy} replicates rows, whose gradients workers sum among themselves, and trainer.reduce is "

@@ -4,18 +4,18 @@
 │   ├── ShardSilent           a PS shard does not answer, or does not finish a round, in time
 │   ├── CrewFailed            a worker or shard is lost, or stopped reporting
 │   ├── CheckpointUnusable    the checkpoint to go back to is damaged
-│   ├── CheckpointUnreadable  storage does not give out that checkpoint: it is tried again, and then an older one
+│   ├── CheckpointUnreadable  storage does not return that checkpoint: it is tried again, then an older one
 │   └── JournalFull           the journal cannot be appended for lack of room; the same append may be tried again
 ├── ShardRefused              a PS shard refused a message of the dispatcher
-│   └── ShardDisagrees        … because it has other settings: it would refuse it again
-├── BadReport                 a worker's report cannot be read, or is not of what it was ordered to do
+│   └── ShardDisagrees        … because its settings differ; it would refuse it again
+├── BadReport                 a worker's report cannot be read, or does not match its order
 ├── RunEnded                  the run's folder holds a run that is over
-├── SettingsChanged           a run would go on with settings that its journal rules out
-├── OtherEvents               the stream does not hold what a step of the journal was trained on
+├── SettingsChanged           a run would continue with settings that its journal rules out
+├── OtherEvents               the stream no longer holds the events that a recorded step was trained on
 ├── NoCheckpoint              no checkpoint is usable, and the journal does not reach back to the run's start
 ├── CommandRefused            a command was not carried out; the message is the reason
-└── NoAnswer                  nobody answers a command in time
-    └── OutOfReach            … or can be asked from here at all
+└── NoAnswer                  nobody answered a command in time
+    └── OutOfReach            … because no process can be reached there from here
 """
 
 from infra.base.errors import ConfigError, FreshetError
@@ -31,7 +31,7 @@ class BadScores(DispatchError, ValueError):
 
 
 class Recoverable(DispatchError):
-    """A process of the run is lost, or a checkpoint: the run goes back to a checkpoint and goes on from there."""
+    """A process of the run or a checkpoint is lost: the run goes back to a checkpoint and continues from there."""
 
 
 class CheckpointUnusable(Recoverable):
@@ -39,12 +39,12 @@ class CheckpointUnusable(Recoverable):
 
 
 class CheckpointUnreadable(Recoverable):
-    """Storage does not give out the checkpoint to go back to, whatever that holds: it may be tried again."""
+    """Storage does not return the checkpoint to go back to; its contents may be intact, so it may be tried again."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.number = number
-        """of the checkpoint; 0: not even which there are can be told"""
+        """Number of the checkpoint; 0 if not even the list of checkpoints can be read."""
 
 
 class ShardSilent(Recoverable):
@@ -57,11 +57,11 @@ class ShardRefused(DispatchError):
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
         self.error = error
-        """type of the shard's own error"""
+        """Type of the shard's own error."""
 
 
 class ShardDisagrees(ShardRefused, ConfigError):
-    """A PS shard refused a message of the dispatcher because its settings differ; it would do so again."""
+    """A PS shard refused a message because its settings differ from the dispatcher's; it would refuse it again."""
 
 
 class CrewFailed(Recoverable):
@@ -69,7 +69,7 @@ class CrewFailed(Recoverable):
 
 
 class BadReport(DispatchError):
-    """A worker's report cannot be read, or is not of what the worker was ordered to do; the run cannot go on."""
+    """A worker's report cannot be read, or does not match its order; the run cannot continue."""
 
 
 class RunEnded(DispatchError, ConfigError):
@@ -77,11 +77,11 @@ class RunEnded(DispatchError, ConfigError):
 
 
 class SettingsChanged(DispatchError, ConfigError):
-    """A run would go on with settings that its journal rules out."""
+    """A run would continue with settings that its journal rules out."""
 
 
 class OtherEvents(DispatchError):
-    """The stream does not hold what a step of the journal was trained on."""
+    """The stream no longer holds the events that a recorded step was trained on."""
 
 
 class JournalFull(Recoverable, LogError):
@@ -97,17 +97,17 @@ class CommandRefused(DispatchError):
 
 
 class CommandOutdated(CommandRefused):
-    """A command was not carried out, because another came after the cursor it was given at."""
+    """A command was not carried out because another one came after the cursor at which it was given."""
 
     def __init__(self, message: str, cursor: int) -> None:
         super().__init__(message)
         self.cursor = cursor
-        """the end of the journal"""
+        """Cursor of the end of the journal."""
 
 
 class NoAnswer(DispatchError):
-    """Nobody answers a command in time; it may have been carried out."""
+    """Nobody answered a command in time; it may have been carried out."""
 
 
 class OutOfReach(NoAnswer, ConfigError):
-    """Nobody can be asked at an endpoint from here: by this user, or on this machine."""
+    """No process can be reached at this endpoint by this user or from this machine."""

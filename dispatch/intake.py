@@ -1,9 +1,10 @@
-"""The dispatcher's side of the stream: batches come in, each is put on record before anyone trains it.
+"""The dispatcher's side of the stream: it forms batches and records each one before anyone trains on it.
 
-A batch is recorded durably with the decision about it, and only then are its dead letters written. A crash in between
-loses nothing: the record says how to form the batch again, and a letter is written once, however often that happens.
+A batch is recorded durably together with its decision, and its dead letters are written only after that. A crash in
+between loses nothing: the record says how to form the batch again, and a dead letter is written once, however often the
+batch is formed.
 
-A run that is resumed first forms the batches of its journal again; the loader starts behind them.
+A resumed run first forms the batches of its journal again; the loader starts after them.
 """
 
 from collections import deque
@@ -46,14 +47,14 @@ class Intake:
         self, job: DispatchJob, journal: RunJournal, source: Source, letters: DeadLetters, meter: Meter
     ) -> None:
         self.step = 0
-        """number of the newest step"""
+        """Number of the newest step."""
         self._samples = self._dead_letters = self._skipped = 0
         self.freshness = Freshness(lambda: source.clock)
         self._newest_event_seconds = 0.0
         self._positions: dict[int, Position] = {}
-        """after the newest step, of every partition that is known"""
+        """Position after the newest step in every known partition."""
         self._last_letters: tuple[DeadLetter, ...] = ()
-        """of the newest step on record: those of steps before it are known to be written"""
+        """Dead letters of the newest recorded step; those of earlier steps are known to be written."""
         self._job = job
         self._journal = journal
         self._source = source
@@ -63,13 +64,13 @@ class Intake:
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
         self._loader = open_loader(job, source, journal.history) if journal.history.begun is None else None
         self._taken: Batch | None = None
-        """handed out and not on record yet: a recovery must not lose it"""
+        """The batch that was handed out and is not recorded yet; a recovery must not lose it."""
         self._again: deque[Manifest] = deque()
-        """of void steps, whose batches are handed out before new ones"""
+        """Manifests of void steps; their batches are handed out before new ones."""
 
     @property
     def start(self) -> dict[int, Position] | None:
-        """Where a new run begins to read; None: not known yet."""
+        """Where a new run begins to read; None while that is not known."""
         return None if self._loader is None else self._loader.start
 
     @property
@@ -78,22 +79,25 @@ class Intake:
         return self._loader is not None and self._loader.ended and self._taken is None and not self._again
 
     def skip_above(self, events: int | None) -> None:
-        """From the next batch that is formed on, all but the newest are left out once so many wait; None: never."""
+        """From the next batch on, skips all but the newest events when more than this many are waiting; None: never."""
         if self._loader is not None:
             self._loader.skip_above(events)
 
     def events(self) -> EventCounts:
-        """The events that were not trained."""
+        """Counts the events that were not trained."""
         lag = 0 if self._loader is None else self._loader.lag()
         return EventCounts(lag=lag, dead_letters=self._dead_letters, skipped=self._skipped)
 
     def fields(self) -> FieldsStatus:
-        """Which fields the events handed out have."""
+        """Returns which fields were present in the events handed out."""
         absence = self._watch.absence
         return FieldsStatus(present=self._watch.shares(), absent=absence.fields, unknown=absence.unknown)
 
     def next_batch(self, timeout_seconds: float) -> Batch | None:
-        """The next batch, or None if there is none yet; AbsentField if its events lack a field and that is to stop."""
+        """Returns the next batch, or None if there is none yet.
+
+        Raises AbsentField if its events lack a field and the settings say to stop then.
+        """
         assert self._loader is not None, "the journal has not been replayed"
         if self._taken is None and self._again:
             void = self._again[0]
@@ -102,7 +106,7 @@ class Intake:
                 sleep(timeout_seconds)
                 return False
 
-            with suppress(SourceUnavailable):  # then there is none yet
+            with suppress(SourceUnavailable):  # the source is unreachable: no batch yet
                 formed = self._form(void, give_up)
                 self._again.popleft()
                 self._taken = replace(formed, skipped=void.skipped, skipped_events=void.skipped_events)
@@ -112,7 +116,7 @@ class Intake:
         return self._taken
 
     def record(self, batch: Batch, generation: int, decision: Decision | None, alpha: float, rows: int) -> None:
-        """Writes down the next step: its batch and what was decided about it, if it has samples. Durable at return."""
+        """Records the next step: its batch and, if the batch has samples, its decision. Durable at return."""
         manifest = Manifest(
             run=self._job.run,
             generation=generation,
@@ -135,9 +139,9 @@ class Intake:
             self._log.warning("events left out", events=batch.skipped_events, ranges=len(batch.skipped))
 
     def write_dead_letters(self, batch: Batch, stop: Stop) -> bool:
-        """Returns True once they are durable, False while the broker that takes them is away.
+        """Returns True once they are durable, False while the broker that stores them is unreachable.
 
-        After a request to stop a missing broker is an error: they are written when the run is resumed.
+        After a stop request an unreachable broker is an error: the letters are written when the run is resumed.
         """
         is_written = self._append_letters(batch.dead_letters, stop)
         self._count_letters(len(batch.dead_letters) if is_written else 0)
@@ -145,7 +149,10 @@ class Intake:
 
     # ── what was recorded before ──────────────────────────────────────────────────────────────────────────────────────
     def go_back(self, history: History, decided: Decided | None) -> None:
-        """Forgets what came after a checkpoint and is trained again; decided: up to there, None: nothing."""
+        """Forgets everything after a checkpoint, because it is trained again.
+
+        decided: the state at that checkpoint; None for the start of the run.
+        """
         self.step = history.base.step
         self._samples = history.base.samples
         self._positions = dict(history.base.positions)
@@ -165,7 +172,7 @@ class Intake:
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:
-        """What a checkpoint says about all that was decided so far."""
+        """Returns what a checkpoint stores about everything decided so far."""
         return Decided(
             step=self.step,
             generation=generation,
@@ -182,7 +189,7 @@ class Intake:
         )
 
     def form_again(self, recorded: StepDecided, goes_on: GoesOn) -> Batch:
-        """The batch of a step on record; raises OtherEvents if the stream holds other events than it did then.
+        """Forms the batch of a recorded step again; raises OtherEvents if the stream no longer holds the same events.
 
         goes_on: called while the stream does not answer; once it returns False, SourceUnavailable is raised.
         """
@@ -196,16 +203,16 @@ class Intake:
         return batch
 
     def write_last_letters(self, stop: Stop) -> bool:
-        """Writes those of the newest step on record, which a crash may have kept back; as write_dead_letters does."""
+        """Writes the dead letters of the newest recorded step, which a crash may have prevented."""
         return not self._last_letters or self._append_letters(self._last_letters, stop)
 
     def go_live(self) -> None:
-        """Starts to read behind the last step on record."""
+        """Starts to read after the last recorded step."""
         if self._loader is None:
             self._loader = open_loader(self._job, self._source, self._journal.history)
 
     def _note_step(self, manifest: Manifest, batch: Batch) -> None:
-        """Takes a step as the newest."""
+        """Makes a step the newest one and updates positions, counts and freshness."""
         if not self._positions:
             self._positions = dict(self.start or {})
         advance(self._positions, manifest, self._job.folder)
@@ -250,7 +257,7 @@ class Intake:
 
 
 def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
-    """Starts reading ahead, behind what is on record and what is to be decided anew."""
+    """Starts reading ahead, after the recorded steps and after the void steps whose batches are formed again."""
     begun = history.begun
     positions = dict(history.positions)
     known = history.samples

@@ -1,4 +1,4 @@
-"""What the dispatcher works on: everything it needs from files and the environment."""
+"""The dispatcher's job: everything it needs from files and the environment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,30 +20,30 @@ from ps.config import CheckpointConfig, RowConfig
 
 @dataclass(frozen=True)
 class Golden:
-    """A run that is replayed."""
+    """A recorded run that is replayed to compare the results."""
 
     folder: Path
     last_step: int | None = None
-    """None: the newest"""
+    """The last step to replay; None for all recorded steps."""
 
 
 @dataclass(frozen=True)
 class DenseJob:
-    """What the dispatcher must know of the dense weights."""
+    """What the dispatcher must know about the dense weights."""
 
     bytes: int = 0
-    """a worker with samples in a step pulls and pushes as many; 0: that moves none"""
+    """Bytes that a worker with samples pulls, and as many that it pushes, in each step; 0 if none move."""
     state_copies: int = 0
-    """of their size that their optimizer keeps beside them"""
+    """Optimizer state of the dense weights, in multiples of their size."""
     reduce: Reduce = "auto"
-    """how their gradients are summed"""
+    """How their gradients are summed."""
     unencrypted_reduce: bool = False
-    """whether workers may sum them among themselves although keys are on"""
+    """Whether workers may sum gradients among themselves, unencrypted, although encryption keys are configured."""
 
 
 @dataclass(frozen=True)
 class GateRule:
-    """How far a snapshot may be from the served one; settings of serving, where they are explained."""
+    """How far a snapshot may deviate from the served one. These are settings of serving and are explained there."""
 
     logloss: float = 0.15
     calibration: float = 0.25
@@ -53,7 +53,7 @@ class GateRule:
 
 @dataclass(frozen=True)
 class Publishing:
-    """How often a snapshot is published while somebody serves the model, and which one is held back."""
+    """How often a snapshot is published while the model is served, and when a snapshot is held back."""
 
     seconds: float = 1.0
     gate: GateRule = field(default_factory=GateRule)
@@ -66,44 +66,43 @@ class DispatchJob:
     run: str
     seed: int
     folder: Path
-    """of the run; its journal is kept there"""
+    """Folder of the run; it contains the journal."""
     stream: StreamConfig
     dispatch: DispatchConfig
     schema: Schema
     rows: RowConfig
-    """what rows hold: it decides how many bytes a move takes"""
+    """The contents of a row, which determine how many bytes a move takes."""
     shards: int
-    """that offer themselves to the dispatcher"""
+    """Number of shards that connect to the dispatcher."""
     dense: DenseJob = field(default_factory=DenseJob)
     storage: str = ""
-    """where checkpoints are: a folder or a URL"""
+    """Where checkpoints are stored: a folder or a URL."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     publishing: Publishing = field(default_factory=Publishing)
     samples: int | None = None
-    """stop after exactly so many samples"""
+    """Number of samples after which the run stops exactly; None for no limit."""
     mark_at: int | None = None
-    """also measure quality and speed over what comes after so many samples"""
+    """If set, quality and speed are also measured separately over everything after this many samples."""
     stop_at_end: bool = False
-    """stop where the stream ends now, instead of waiting for more"""
+    """Whether to stop at what is now the end of the stream, instead of waiting for more events."""
     curve: Curve | None = None
     agreement: Agreement = field(default_factory=Agreement)
-    """what it must have in common with workers and shards"""
+    """Settings that must be the same in workers and shards."""
     start: Mapping[int, Position] = field(default_factory=dict)
-    """where to begin; empty: at the first record of every partition"""
+    """Where to begin in each partition; empty: at the first record of every partition."""
     write_behind: float = 0.0
-    """owned rows that a worker pushes ahead of the next checkpoint, at most, as a share of the rows it pulls in a
-    step"""
+    """Most owned rows that a worker pushes ahead of the next checkpoint, as a share of the rows it pulls in a step."""
     golden: Golden | None = None
-    """a run whose steps are trained again, and nothing else"""
+    """The recorded run to replay; its steps are trained again, and nothing else is done. None for a normal run."""
 
     @property
     def topic(self) -> str:
-        """Which stream is read."""
+        """Source and topic of the stream."""
         return f"{self.stream.source}:{self.stream.topic}"
 
     @property
     def row_bytes(self) -> int:
-        """Of a row with its state."""
+        """Size of a row with its optimizer state, in bytes."""
         return self.rows.shape().total * np.dtype(self.rows.float_dtype).itemsize
 
     @property
@@ -113,7 +112,7 @@ class DispatchJob:
 
 
 def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
-    """Raises before anything starts if the settings do not go together."""
+    """Raises ConfigError, before anything starts, if settings contradict each other."""
     dispatch = job.dispatch
     has_hot_set = hot_share > 0
     dispatch.check_parking()

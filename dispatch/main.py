@@ -1,24 +1,27 @@
 """The dispatcher: owns the order of steps.
 
-One loop, one step a turn. The order of its lines is the guarantee; a crash of this process costs, after the line
+One loop, one step per iteration. The order of its lines is the guarantee. If this process crashes after a line, the
+run loses:
 
-1. messages taken          nothing: a command is in the journal or is sent again, a report is of a step on record
-2. checkpoint begun        that checkpoint: the run goes back to the one before, and the next is taken in its time
-3. batch formed            nothing: it was in memory only, and is formed anew
-4. wishes in force         nothing: they are on record, and are put in force anew
-5. decided                 nothing: it was in memory only, and the batch is decided anew
-6. recorded                the steps on record, which a resumed run trains again, each as it was decided: batch and
-                           decision are in the journal, durable in one piece, before anyone hears of them
-7. dead letters written    the same; those of the newest step are written then, each once
+1. messages received       nothing: a command is in the journal or is sent again; a report is about a recorded step
+2. checkpoint begun        that checkpoint: the run goes back to the one before it and takes the next one when it is due
+3. batch formed            nothing: the batch was only in memory and is formed again
+4. desired state applied   nothing: it is in the journal and is applied again
+5. decided                 nothing: the decision was only in memory and is made again
+6. recorded                the training since the last checkpoint: the resumed run trains those steps again, each as it
+                           was decided. Batch and decision are durable in the journal, in one piece, before any other
+                           process is told of them
+7. dead letters written    the same; the dead letters of the newest step are written after the restart, each once
 8. announced, 9. ordered   the same
-10. steps completed        the same; until the next record their logits are not compared
-11. rows written back      nothing: that ends with a checkpoint
+10. steps completed        the same; their logits become durable with the next record, so a crash before it means that
+                           they cannot be compared when the steps are trained again
+11. rows written back      nothing: that flush ends with a checkpoint
 
-A run begins with the steps that its journal holds already (``dispatch/recovery.py``), and goes on behind them. So does
-one that has lost a worker or a shard: everyone goes back to the last checkpoint, and the steps after it are trained
-again. The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind the one in
-training. SIGTERM ends the loop: the steps under way are completed, every row is written back, the workers are
-dismissed.
+A run begins with the steps that its journal already holds (``dispatch/recovery.py``) and then continues with new ones.
+A run that has lost a worker or a shard does the same: all processes go back to the last checkpoint, and the steps after
+it are trained again. The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind
+the one in training. SIGTERM ends the loop: the steps under way are completed, every row is written back, and the
+workers are dismissed.
 """
 
 from collections.abc import Callable
@@ -65,7 +68,7 @@ def run_dispatcher(
 
 
 def train(coordinator: Coordinator) -> None:
-    """Trains new steps, behind those on record."""
+    """Trains new steps, after those in the journal."""
     while coordinator.goes_on():
         decider = coordinator.start_generation()
         while coordinator.goes_on() and not coordinator.needs_generation():

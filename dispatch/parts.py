@@ -1,4 +1,4 @@
-"""What a dispatcher is made of: opened here one after the other, and closed in reverse by the stack that they enter."""
+"""The parts of a dispatcher, opened here one after the other and closed in reverse by the exit stack they enter."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,35 +35,35 @@ from ingest.streams.source import Source
 
 @dataclass(frozen=True)
 class DispatcherParts:
-    """The parts of one dispatcher; what follows from a checkpoint is not among them (``Training``)."""
+    """The parts of one dispatcher. State that follows from a checkpoint is kept apart from them, in ``Training``."""
 
     job: DispatchJob
     stop: Stop
     meter: Meter
     journal: RunJournal
-    """what was decided and commanded"""
+    """Decisions and commands on disk."""
     intake: Intake
-    """the stream: batches, and rejected events"""
+    """The stream: batches and rejected events."""
     checkpointing: Checkpointing
     crew: Crew
-    """the workers"""
+    """The workers."""
     connections: ShardConnections
-    """to the parameter server"""
+    """Connections to the parameter server."""
     commands: Commands
-    """what people want"""
+    """Commands of operators, and the desired state that follows from them."""
     steering: Steering
-    """puts that in force"""
+    """Applies the desired state."""
     snapshots: PublishedSnapshots
-    """of the model, for those who serve it"""
+    """Snapshots of the model, for the processes that serve it."""
     publisher: StatusPublisher
     endpoints: tuple[str, str, str, str]
-    """where workers and shards, those who want the status, operators, and readers of the journal connect to"""
+    """Addresses for workers and shards, for readers of the status, for operators, and for readers of the journal."""
 
 
 def open_parts(
     job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
 ) -> DispatcherParts:
-    """Raises ConfigError for settings that do not go together, before anything is opened."""
+    """Opens all parts. Raises ConfigError, before anything is opened, if settings contradict each other."""
     tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
     pilot = AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo)
     steering = Steering(job, pilot, lambda: stop.requested)
@@ -90,7 +90,7 @@ def open_parts(
         refused=Refusals(meter),
         silence_seconds=job.dispatch.silence_seconds,
     )
-    crew.generation = journal.generation  # what arrives of it or of older ones is known to be over
+    crew.generation = journal.generation  # messages of this generation or of older ones are then known to be outdated
     resources.callback(crew.close)
     control = ControlSocket(context, control_at, job.run, job.curve, Refusals(meter))
     commands = Commands(control, crew, journal, job, stop)
@@ -120,7 +120,7 @@ def open_parts(
 
 
 def control_endpoints(job: DispatchJob, resources: ExitStack) -> tuple[str, str]:
-    """Where commands are taken and the journal is handed out; private sockets are put in a folder of their own."""
+    """Returns the addresses for commands and for the journal's readers; private sockets get a folder of their own."""
     dispatch = job.dispatch
     if PRIVATE in (dispatch.control_endpoint, dispatch.feed_endpoint):
         dispatch = dispatch.with_sockets(resources.enter_context(socket_folder()))

@@ -1,6 +1,6 @@
-"""The messages between dispatcher and workers; those of the parameter server are in ps/protocol.py.
+"""Messages between dispatcher and workers; those of the parameter server are in ps/protocol.py.
 
-Legend: b samples of a micro-batch, F keys a sample, N dense inputs.
+Legend: b samples of a micro-batch, F keys per sample, N dense inputs.
 """
 
 from typing import Annotated, ClassVar, NamedTuple
@@ -20,7 +20,7 @@ from ps.protocol import NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, 
 
 MOST_SHARDS = 1024
 MOST_SAMPLES = 1_000_000
-"""of a batch"""
+"""Most samples in a batch."""
 SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
 Gbit = Annotated[float, Meta(ge=0, le=1e6)]
 PostKey = Annotated[str, Meta(max_length=1024)]
@@ -32,49 +32,49 @@ Labels = Annotated[NDArray[np.float32], BITS, "f4"]
 
 
 REMOVED = "removed"
-"""told to a worker that an operator has removed, in place of the type of a message that was refused"""
+"""Sent to a worker that an operator has removed, in the field for the type of the refused message."""
 UNCONFIRMED = "unconfirmed"
-"""told to one that joined and then was silent, likewise"""
+"""Sent in the same field to a worker that joined and then stayed silent."""
 
 
 # ── worker → dispatcher ───────────────────────────────────────────────────────────────────────────────────────────────
 class Join(Header, frozen=True):
-    """A worker offers itself; answered by Admitted or Refused at once, and by Welcome when a generation starts."""
+    """A worker asks to join; answered at once by Admitted or Refused, and by Welcome when a generation starts."""
 
     worker: Name
     settings: AgreedSettings = msgspec.field(default_factory=dict)
-    """those that it must share with the dispatcher"""
+    """Settings that must be the same as the dispatcher's."""
     link_gbit: Gbit = 0.0
-    """speed of its link in Gbit/s; 0: not known, and taken to be as fast as the fastest"""
+    """Speed of its link in Gbit/s; 0 if not known: the link then counts as fast as the fastest one."""
     device: Name = ""
-    """of its own for NCCL; empty: none"""
+    """The GPU that it can use for NCCL without sharing it; empty if it has none."""
     arithmetic: Name = ""
-    """what its results depend on besides its orders: torch, device, threads, instructions"""
+    """What its results depend on besides its orders: torch, device, threads, instructions."""
     place: ProcessPlace = NOWHERE
-    """where its process runs: on the dispatcher's machine its load is the run's own"""
+    """Where its process runs. On the dispatcher's machine, its load counts as load of the run itself."""
 
 
 class Ready(Header, frozen=True):
-    """The answer to Admitted and to Abort: the worker hears the dispatcher and is not in the middle of a step."""
+    """The answer to Admitted and to Abort: the worker receives messages and is not in the middle of a step."""
 
 
 class Post(Header, frozen=True):
-    """What one member tells all others of its generation while they form the dense process group: addresses, mostly."""
+    """A member's message to all others of its generation while they form the dense process group, mostly addresses."""
 
     worker: WorkerNumber
     key: PostKey
     value: PostValue
-    """Gloo's address among 128 workers takes 1.2 kB, NCCL's id 128 bytes"""
+    """The value; Gloo's address among 128 workers takes 1.2 kB, NCCL's id 128 bytes."""
 
 
 class Leave(Header, frozen=True):
-    """A worker asks to go; it flushes with everyone at the next step boundary, then gets Goodbye."""
+    """A worker asks to leave. It takes part in the flush at the next step boundary and then gets Goodbye."""
 
     worker: Name
 
 
 class GaveUp(Header, frozen=True):
-    """A member waited for others in vain and does not go on with its order."""
+    """A member waited for others in vain and does not complete its order."""
 
     worker: WorkerNumber
 
@@ -87,7 +87,7 @@ class Watch(Header, frozen=True):
 
 class ReportArrays(NamedTuple):
     logits: F32
-    """of the micro-batch, in the order's sample order"""
+    """Logits of the micro-batch, in the sample order of the order."""
 
 
 class Report(Header, frozen=True):
@@ -101,18 +101,18 @@ class Report(Header, frozen=True):
     pulled_bytes: Bytes
     pushed_bytes: Bytes
     reduced_bytes: Bytes = 0
-    """sent to other workers to sum the gradients of replicated rows; as many came back at the same time"""
+    """Bytes sent to other workers to sum the gradients of replicated rows; as many were received at the same time."""
     dense_up_bytes: Bytes = 0
-    """of dense weights or their gradients, to shards or in a ring"""
+    """Bytes of dense weights or their gradients that were sent, to shards or in a ring."""
     dense_down_bytes: Bytes = 0
     link_bytes: Bytes = 0
-    """moved in transfers whose time is known, both directions"""
+    """Bytes moved in transfers whose time is known, both directions together."""
     link_seconds: Seconds = 0.0
-    """how long these transfers took"""
+    """Duration of these transfers."""
 
 
 class Saved(Header, frozen=True):
-    """The dense weights are on disk: the answer to a Goodbye that asked for it."""
+    """The dense weights are on disk: the answer to a Goodbye that asked to save them."""
 
 
 # ── dispatcher → worker ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,76 +125,79 @@ class Welcome(Header, frozen=True):
 
     worker: WorkerNumber
     names: Annotated[tuple[Name, ...], Meta(max_length=MOST_WORKERS)]
-    """of the members, by number"""
+    """Names of the members, by number."""
     cache_rows: Number
     keeps_cache: bool = False
-    """whether what the worker has cached is still good; else it starts with an empty cache"""
+    """Whether the worker's cached rows are still valid; otherwise it starts with an empty cache."""
     uses_hub: bool = False
-    """whether shards sum dense gradients; else workers do, in a ring"""
+    """Whether shards sum dense gradients; otherwise workers sum them in a ring."""
     takes_dense: bool = False
-    """whether the shards have newer dense weights than the first member, which takes them before it shares them"""
+    """Whether the shards have newer dense weights than the first member, which then pulls them before it shares them.
+    """
     starts_anew: bool = False
-    """whether the model is the empty one: dense weights begin with their start values"""
+    """Whether the model is the empty one, so that dense weights begin with their initial values."""
     shards: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
-    """endpoints of the shards, by number"""
+    """Endpoints of the shards, by number."""
 
 
 class Abort(Header, frozen=True):
-    """The generation is over, whatever the worker is doing: someone is lost. Answered by Ready."""
+    """The generation is over, whatever the worker is doing, because a process is lost. Answered by Ready."""
 
 
 class Posted(Header, frozen=True):
-    """A Post of another member, passed on: workers need no place of their own to meet at."""
+    """A Post of another member, passed on by the dispatcher, so that workers need no meeting point of their own."""
 
     key: PostKey
     value: PostValue
 
 
 class OrderArrays(NamedTuple):
-    """Rows that move, each with its slot, early ones first, and the micro-batch. Nothing of either unless given.
+    """The rows that move, each with its slot, early ones first, and the micro-batch. All arrays are empty by default.
 
-    Orders are most of what a worker hears from the dispatcher, so their numbers are sent as narrow as they fit.
+    Orders are most of what a worker receives from the dispatcher, so each number is sent in the narrowest type that
+    fits.
     """
 
     owned_rows: Rows = NO_I64
-    """pushed as value and state"""
+    """Rows pushed as value and state."""
     owned_slots: Slots = NO_I32
     part_rows: Rows = NO_I64
-    """pushed as this worker's part of the gradient"""
+    """Rows for which this worker's part of the gradient is pushed."""
     part_slots: Slots = NO_I32
     full_rows: Rows = NO_I64
-    """pulled as value and state"""
+    """Rows pulled as value and state."""
     full_slots: Slots = NO_I32
     value_rows: Rows = NO_I64
-    """pulled as value alone"""
+    """Rows pulled as value alone."""
     value_slots: Slots = NO_I32
     used_slots: Slots = NO_I32
-    """those of the micro-batch (rows it alone uses, then shared ones), then those of the batch's replicated rows"""
+    """Slots of the micro-batch (rows that only this worker uses, then shared ones), then of the replicated rows."""
     positions: Positions = NO_I32
-    """per sample and field, the position in used_slots (b×F)"""
+    """Position in used_slots for each sample and field (b×F)."""
     dense: F32 = NO_F32
-    """dense inputs (b×N)"""
+    """Dense inputs (b×N)."""
     labels: Labels = NO_F32
 
 
 class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many rows of each list the step before does not train: they may move while it does."""
+    """How many rows of each list are not trained by the preceding step, so that they may move during it."""
 
     owned: Number
-    """the first so many rows of the list; likewise parts, full and values"""
+    """Number of early rows at the beginning of the list of owned rows; parts, full and values count the same way."""
     parts: Number
     full: Number
     values: Number
     evicted_owned: Number
-    """the last so many owned rows, pushed to make room in the cache: nobody waits for them; likewise parts"""
+    """Number of rows at the end of the owned rows that are evicted to make room in the cache; nobody waits for them."""
     evicted_parts: Number
+    """The same number for the list of parts."""
 
 
 NONE_EARLY = Early(0, 0, 0, 0, 0, 0)
 
 
 class Order(Header, frozen=True):
-    """One worker's part of a step or flush. A row's place is (shard, number) = (row % shards, row // shards)."""
+    """One worker's part of a step or flush. A row is stored at (shard, number) = (row % shards, row // shards)."""
 
     ARRAYS: ClassVar = OrderArrays
     EQUALLY_LONG: ClassVar = (
@@ -206,32 +209,34 @@ class Order(Header, frozen=True):
 
     phase: RoundPhase
     samples: SampleCount
-    """size of the micro-batch"""
+    """Size of the micro-batch."""
     batch: SampleCount
-    """size of the whole batch; the loss is divided by it"""
+    """Size of the whole batch; the loss is divided by it."""
     alone: Number
-    """how many of the used slots hold rows that no other worker uses in this step"""
+    """How many of the used slots hold rows that no other worker uses in this step."""
     replicated: Number = 0
-    """how many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker,
-    their gradients summed over all, the optimizer applied by each"""
+    """How many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker.
+    Their gradients are summed over all workers, and each worker applies the optimizer.
+    """
     early: Early = NONE_EARLY
     gives_dense: bool = False
-    """whether the worker first pushes all of the dense weights"""
+    """Whether the worker first pushes all dense weights."""
     dense_pull: DenseForm = NO_DENSE
-    """what of them it pulls then"""
+    """Form in which it then pulls dense weights, if at all."""
     owes_gradient: bool = False
-    """whether it pushes its gradient of them at the end; else, with the hub, it changes them itself"""
+    """Whether it pushes its dense gradient at the end; if not and the hub is used, it updates the dense weights itself.
+    """
 
 
 class Idle(Header, frozen=True):
-    """A sign of life from a dispatcher that has nothing else to say."""
+    """A keep-alive from a dispatcher that has nothing else to send."""
 
 
 class Goodbye(Header, frozen=True):
-    """The worker's generation is over and it has no place in the next: exit 0."""
+    """The worker's generation is over and it is not in the next one: it exits with code 0."""
 
     save_dense: bool
-    """whether this worker saves the dense weights before it goes, and confirms it by Saved"""
+    """Whether this worker saves the dense weights before it leaves, and confirms that with Saved."""
 
 
 TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved, Watch, Serve)
@@ -239,7 +244,7 @@ FROM_DISPATCHER = (Admitted, Welcome, Abort, Posted, Order, Idle, Goodbye, Heard
 
 
 def unencrypted(workers: int) -> ConfigError:
-    """Keys are on, and several workers would sum gradients without them."""
+    """The error for a run with encryption keys in which several workers would sum gradients unencrypted."""
     return ConfigError(
         f"{workers} workers sum dense gradients over Gloo or NCCL, which do not encrypt, and curve_folder is set: the "
         "sums would cross the network in the clear; expected one worker, trainer.reduce = 'hub', or "

@@ -1,17 +1,17 @@
-"""How a dispatcher begins, and begins again when someone is lost. The order of these steps is the guarantee:
+"""How a dispatcher starts, and how it recovers when a process is lost. The order of these steps is the guarantee:
 
-1. abort        whoever is there drops what it is doing, and the connections to the shards go
+1. abort        every process that is present drops its work, and the connections to the shards are closed
 2. go back      the newest usable checkpoint is chosen: state and index come from its files, the rest from the journal
-3. assemble     all shards and enough workers are there, some of them new
-4. train again  the steps after the checkpoint, each as it was decided
-5. go live      events that were rejected last are written, and the stream is read on behind the last step on record
+3. assemble     all shards and enough workers are present, some of them possibly new
+4. train again  the steps after the checkpoint are trained, each with its recorded decision
+5. go live      the dead letters of the last recorded step are written, and reading continues after that step
 
-A run that starts begins with 2. In 4 the batches are formed again from their ranges, and the directory is called with
-the assignments on record: no policy, no clock and no measured time has a say. Logits are compared with those on record
-(``RunJournal.complete``).
+A run that starts begins with 2. In 4 the batches are formed again from their recorded ranges, and the directory is
+called with the recorded assignments: no policy, clock or measured time influences the result. Logits are compared with
+the recorded ones (``RunJournal.complete``).
 
-A crash in any of them costs the recovery, which begins anew: nothing is written but that a generation starts, or that
-steps are void because no replacement came in time.
+A crash in any of these steps costs only the recovery, which then starts over: all that it writes is that a generation
+started, or that steps are void because no replacement came in time.
 """
 
 from time import monotonic
@@ -33,15 +33,15 @@ from ingest.errors import SourceUnavailable
 from ps.protocol import EMPTY_MODEL
 
 MOST_FAULTS = 20
-"""in a row without a step of its own in between: the next one ends the run"""
+"""Most faults in a row without a new step between them; the next one ends the run."""
 LONGEST_PAUSE_SECONDS = 10.0
-"""before storage or a disk is tried again"""
+"""Longest pause before storage or a disk is tried again."""
 MOST_DOUBLINGS = 10
-"""of such a pause, which is longer than the longest then"""
+"""Most doublings of the pause; the longest pause is reached before that, so larger powers are not needed."""
 
 
 def recover(coordinator: Coordinator) -> bool:
-    """Returns once the run is where its journal ends, and live; False if a stop was requested before that."""
+    """Replays the journal to its end and goes live; returns False if a stop was requested before that."""
     parts = coordinator.parts
     coordinator.resume_from(*go_back(parts))  # 2
     for past in parts.journal.history.generations:
@@ -58,9 +58,9 @@ def recover(coordinator: Coordinator) -> bool:
 
 # ── 1. abort ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def abort(coordinator: Coordinator, fault: Recoverable) -> None:
-    """Ends the generation before its time; raises the fault if there were too many in a row.
+    """Ends the generation early; raises the fault if there were too many in a row.
 
-    A disk that is full, and storage that does not give out a checkpoint, are waited for.
+    If the disk is full, or storage does not return a checkpoint, the run waits and tries again; these do not count.
     """
     parts = coordinator.parts
     setbacks = coordinator.setbacks
@@ -89,7 +89,10 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
 
 
 def next_pause(setbacks: Setbacks, fault: Recoverable) -> float:
-    """Doubles while there is nothing else to go back to; where there are others, a few soon retries are enough."""
+    """Returns the pause before the next attempt, in seconds.
+
+    The pause doubles while there is no other checkpoint to go back to; if there is one, a few quick retries suffice.
+    """
     if isinstance(fault, CheckpointUnreadable) and fault.number != EMPTY_MODEL:
         return PAUSE_SECONDS
     setbacks.waits += 1
@@ -98,7 +101,7 @@ def next_pause(setbacks: Setbacks, fault: Recoverable) -> float:
 
 
 def write_down(parts: DispatcherParts, fault: Recoverable) -> None:
-    """Puts a fault on record, if there is room: it is for those who look back, and nothing depends on it."""
+    """Records a fault in the journal if there is room: it is for readers of the history, and nothing depends on it."""
     if parts.job.golden is not None:
         return
     try:
@@ -109,23 +112,23 @@ def write_down(parts: DispatcherParts, fault: Recoverable) -> None:
 
 # ── 2. go back ────────────────────────────────────────────────────────────────────────────────────────────────────────
 class ReturnPoint(NamedTuple):
-    """Where a run goes back to."""
+    """The checkpoint that a run goes back to, and the state that follows from it."""
 
     restore: int
-    """number of the checkpoint"""
+    """Number of the checkpoint."""
     training: Training
-    """what follows from it"""
+    """State of the model and of the progress at that checkpoint."""
 
 
 def go_back(parts: DispatcherParts) -> ReturnPoint:
-    """Chooses the newest usable checkpoint: later training is forgotten, and what is on record stays."""
+    """Chooses the newest usable checkpoint. Training after it is discarded; the journal is not."""
     state, index = parts.checkpointing.choose()
     history = parts.journal.history
     decided = None if state is None else state.decided
     parts.snapshots.go_back()
     training = Training(parts.job, parts.steering.needs, state, index)
     parts.intake.go_back(history, decided)
-    if parts.job.golden is None:  # commands of a run that is replayed are none of this one
+    if parts.job.golden is None:  # commands in a golden run's journal were not given to this run
         parts.commands.go_back(history, decided)
     parts.crew.roster.is_replaying = True
     return ReturnPoint(EMPTY_MODEL if state is None else state.checkpoint, training)
@@ -133,10 +136,10 @@ def go_back(parts: DispatcherParts) -> ReturnPoint:
 
 # ── 3. assemble ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | None = None) -> bool:
-    """Waits until all shards and so many workers are there; a new run also for where its stream begins.
+    """Waits until all shards and this many workers are present; a new run also waits to learn where its stream begins.
 
-    Returns False if a stop was requested before that, or if workers are still missing after a while; patience: how long
-    that is, once the shards are there and at least one worker is.
+    Returns False if a stop was requested before that, or if workers are still missing after ``patience_seconds``,
+    counted from when all shards and at least one worker are present. None: waits without limit.
     """
     parts = coordinator.parts
     crew = parts.crew
@@ -147,6 +150,7 @@ def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | N
             since = monotonic()
         elif len(crew.roster.able) >= workers:
             crew.keep_alive(parts.intake.step)
+            # The keep-alive may have revealed that somebody has gone, so both conditions are checked again.
             if len(crew.roster.able) >= workers and crew.providers.are_complete:
                 return True
         elif patience_seconds is not None and monotonic() - since > patience_seconds:
@@ -156,12 +160,12 @@ def assemble(coordinator: Coordinator, workers: int, patience_seconds: float | N
 
 
 def patience_seconds(parts: DispatcherParts) -> float:
-    """How long a replacement is waited for: not at all for a worker that was removed."""
+    """Returns how long to wait for a replacement: not at all for a worker that an operator removed."""
     return 0.0 if parts.commands.targets.has_removed else parts.job.dispatch.replace_seconds
 
 
 def redecide(parts: DispatcherParts, restore: int) -> None:
-    """The steps after the checkpoint are decided anew, for the workers that are there."""
+    """Voids the steps after the checkpoint, so that they are decided again for the workers that are present."""
     hint = "no replacement in time; steps since the last checkpoint are decided anew"
     structlog.get_logger().warning(hint, checkpoint=restore)
     parts.journal.redecide(restore, parts.intake.step)
@@ -171,7 +175,7 @@ def redecide(parts: DispatcherParts, restore: int) -> None:
 
 # ── 4. train again ────────────────────────────────────────────────────────────────────────────────────────────────────
 def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bool:
-    """The steps of one generation on record; False if a stop was requested before they were trained."""
+    """Trains the recorded steps of one generation; returns False if a stop was requested before the last one."""
     decider = coordinator.start_generation(past)
     for recorded in past.steps:
         coordinator.poll()
@@ -184,10 +188,10 @@ def train_generation_again(coordinator: Coordinator, past: PastGeneration) -> bo
 
 
 def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecided) -> None:
-    """One step on record; nothing if a stop is requested while the stream does not answer."""
+    """Trains one recorded step; does nothing if a stop is requested while the stream does not answer."""
 
     def keep_in_touch() -> bool:
-        """With everyone else: workers would give up a dispatcher that is silent, and operators may want something."""
+        """Polls the other processes: workers would give up on a silent dispatcher, and operators may send commands."""
         coordinator.poll(WAIT_SECONDS)
         return not coordinator.stop.requested
 
@@ -218,7 +222,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
 
 # ── 5. go live ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def go_live(coordinator: Coordinator) -> None:
-    """Waits for those who train new steps; a run that is only replayed has none."""
+    """Starts to read the stream and waits for the workers that train new steps; a golden run has no new steps."""
     parts = coordinator.parts
     while not parts.intake.write_last_letters(parts.stop):
         coordinator.poll(WAIT_SECONDS)
@@ -233,7 +237,7 @@ def go_live(coordinator: Coordinator) -> None:
 
 
 def staying(parts: DispatcherParts) -> list[str]:
-    """Members of the newest generation that a run which goes on waits for: all but those that are to leave."""
+    """Returns the members of the newest generation that a resumed run waits for: all but those that are to leave."""
     roster = parts.crew.roster
     draining = parts.commands.desired.draining
     return [name for name in parts.journal.history.members if name not in draining and not roster.is_leaving(name)]

@@ -1,4 +1,4 @@
-"""How long each phase of its steps took a worker, in seconds that are added up."""
+"""The time that a worker spent in each phase of its steps, in seconds that can be added up."""
 
 from typing import Literal, get_args
 
@@ -8,7 +8,7 @@ from dispatch.placement.traffic import Tally
 from infra.base.wire import Seconds
 
 Phase = Literal["push", "pull", "forward", "backward", "reduce", "rows"]
-"""of a step, in order; see trainer/worker.py"""
+"""The phases of a step, in order; see trainer/worker.py."""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -28,14 +28,14 @@ class PhaseSeconds(Tally, frozen=True, forbid_unknown_fields=True):
 
     @property
     def compute(self) -> float:
-        """In the other phases a worker waits for links or for other workers."""
+        """Seconds spent computing; in the other phases a worker waits for links or for other workers."""
         return self.forward + self.backward + self.rows
 
     def by_phase(self) -> dict[Phase, float]:
         return {phase: getattr(self, phase) for phase in PHASES}
 
     def __truediv__(self, steps: int) -> "PhaseSeconds":
-        """The mean of so many steps."""
+        """Mean seconds per step."""
         return PhaseSeconds(*(seconds / steps for seconds in astuple(self)))
 
 

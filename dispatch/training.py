@@ -1,6 +1,6 @@
-"""What the dispatcher knows of the model and of its progress, beside the journal.
+"""What the dispatcher knows about the model and its progress, apart from the journal.
 
-All of it follows from a checkpoint and the steps on record after it, so a recovery throws it away and makes it anew.
+All of it follows from a checkpoint and the recorded steps after it, so a recovery discards it and builds it again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,46 +35,46 @@ from ps.phases import FLUSH
 
 
 class CompletedRound(NamedTuple):
-    """A round that every member has reported that was ordered to take part."""
+    """A round that has been reported by every member that was ordered to take part."""
 
     round: OrderedRound
     figures: StepFigures | None
-    """of a training step"""
+    """Figures of a training step; None for a flush."""
 
 
 class Training:
-    """From one checkpoint on."""
+    """State that follows from one checkpoint and the steps after it."""
 
     def __init__(
         self, job: DispatchJob, needs: Needs, state: DispatcherState | None = None, index: Index | None = None
     ) -> None:
-        """state, index: of a checkpoint; None: of the empty model."""
+        """state, index: those of a checkpoint; None for the empty model."""
         self._job = job
         self.index = index or Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self.underway = RoundsUnderway()
         self.newest = NewestSamples()
-        """that have been trained"""
+        """The samples trained last, and their logits."""
         self.dense = DenseTurns(are_on_shards=state is not None)
-        """where the dense weights are"""
+        """Tracks where the dense weights are."""
         self.dense_moves = NO_MOVES
-        """what the step that is announced moves of them"""
+        """Dense weights that the announced step moves."""
         self._decider: Decider | None = None
         self._directory: Directory | None = None
         self._members: tuple[Member, ...] = ()
-        """of the generation that the directory was made for"""
+        """Members of the generation that the directory was made for."""
         self._links: Mapping[str, float] = {}
-        """Speeds of links that people have set since the workers joined, by name."""
+        """Link speeds that operators have set since the workers joined, by worker name."""
         self._set_times = SetTimes()
-        """what steps of each set of workers took"""
+        """Measured step times of each set of workers."""
         self._flushed = (0, 0)
-        """the step that was flushed last, and how often"""
+        """The step that was flushed last, and how many flushes followed its first one."""
         if state is not None:
             self._load(state)
 
     def _load(self, state: DispatcherState) -> None:
-        """The counterpart of ``trained`` and, for decisions, of what ``Intake.decided`` is given."""
+        """Loads a checkpoint's state: the counterpart of ``trained`` and, for decisions, of ``Intake.decided``."""
         self.accounts.load(state.trained.accounts)
         self.feedback.load(state.trained.links)
         self._set_times.load(state.trained.sets)
@@ -82,7 +82,7 @@ class Training:
             self.accounts.decisions.load(state.decided.decisions)
 
     def trained(self) -> Trained:
-        """What a checkpoint says about training, when its flush is complete."""
+        """Returns what a checkpoint stores about training once its flush is complete."""
         return Trained(accounts=self.accounts.save(), links=self.feedback.save(), sets=self._set_times.save())
 
     @property
@@ -91,7 +91,10 @@ class Training:
         return self._decider
 
     def start_generation(self, terms: GenerationTerms, members: tuple[Member, ...], policy: Policy) -> list[bool]:
-        """Every row is clean; returns whether each member keeps its cache, as those who stay do. Others start empty."""
+        """Starts a generation, in which every row is clean; returns for each member whether it keeps its cache.
+
+        Members that stay keep their caches; the others start with empty ones.
+        """
         directory = Directory(
             np.full(terms.workers, terms.cache_rows, np.int64),
             self._job.dispatch.eviction,
@@ -111,7 +114,7 @@ class Training:
         self.accounts.set_parked(())
         self.accounts.set_members([member.name for member in members])
         self._set_speeds(members)
-        # in a ring a worker moves as much without samples, and one that is alone moves nothing
+        # in a ring a worker without samples moves as much as the others; a worker that is alone moves nothing
         dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
         bounds = self._job.dispatch.share_bounds
@@ -128,7 +131,7 @@ class Training:
         return keeps
 
     def _choice(self, bounds: ShareBounds) -> Participation:
-        """Who chooses the workers that take part, of this generation's members."""
+        """Returns the method that chooses which members of this generation take part."""
         may_park_n = bounds.of(len(self._members))[0] == 0.0
         match self._job.dispatch.choose:
             case "clock":
@@ -140,11 +143,11 @@ class Training:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of this generation's members, by number."""
+        """Names of this generation's members, by number."""
         return tuple(member.name for member in self._members)
 
     def update_links(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
-        """Uses these speeds of links, where given, and these bounds of shares from the next decision on."""
+        """Uses these link speeds, where given, and these share bounds from the next decision on."""
         self._links = links
         worker_links = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
         self.decider.charge(self.feedback.start_generation(worker_links))
@@ -152,7 +155,7 @@ class Training:
         self._set_speeds(self._members)
 
     def _set_speeds(self, members: Iterable[Member]) -> None:
-        """Every member is shown with its link from its first moment on, whether it has trained or not."""
+        """Sets the link speeds shown in the status; every member has one from the start, even before it has trained."""
         for member in members:
             measured = self.feedback.measured_gbit(member.name)
             self.accounts.set_speeds(member.name, self._link_of(member), measured)
@@ -161,7 +164,7 @@ class Training:
         return self._links.get(member.name, member.link_gbit)
 
     def ordered(self, decision: Decision) -> None:
-        """Takes what a decision took, and who is parked from this step on."""
+        """Records decision time and, if the set of workers changed, who is parked from this step on."""
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_shortened)
         if (change := decision.change) is not None:
             names = [member.name for member in self._members]
@@ -170,7 +173,7 @@ class Training:
             structlog.get_logger().info("other workers take part", **change.facts(names))
 
     def completed(self, members: tuple[Member, ...]) -> Iterator[CompletedRound]:
-        """Adds up and yields the rounds that are reported, in the order in which they were ordered."""
+        """Adds the completed rounds to the accounts and yields them, in the order in which they were ordered."""
         for done in self.underway.completed():
             for number in done.order_bytes:
                 self.accounts.add_round(members[number].name, done.traffic(number), done.report(number).seconds)
@@ -179,7 +182,7 @@ class Training:
             yield CompletedRound(done, figures)
 
     def _complete_step(self, done: OrderedRound) -> StepFigures:
-        """Takes what a training step teaches and adds its predictions to the quality; returns what it came to."""
+        """Learns from a training step's measurements and adds its predictions to the quality; returns its figures."""
         self.feedback.learn(done, self.decider)
         quality = self.accounts.quality
         was_finite = quality.not_finite == 0
@@ -198,7 +201,9 @@ class Training:
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
 
     def flush_phase(self, step: int) -> int:
-        """The phase of the next flush after a step: no two at one step are the same round."""
+        """Returns the phase of the next flush after a step. Each flush at the same step gets its own phase, so that no
+        two are the same round.
+        """
         times = self._flushed[1] + 1 if self._flushed[0] == step else 0
         self._flushed = step, times
         return FLUSH + times

@@ -1,1 +1,1 @@
-"""An operator's commands, one file each, with their registry and the socket that they come over; never the journal."""
+"""An operator's commands, one file each, with their registry and the socket they arrive over; never the journal."""

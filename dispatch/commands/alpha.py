@@ -1,4 +1,4 @@
-"""alpha: a person sets the share of exact solving, or gives it back to the dispatcher."""
+"""alpha: an operator sets the share of exact solving, or returns it to the dispatcher."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,13 +12,13 @@ from dispatch.errors import CommandRefused
 
 @dataclass(frozen=True)
 class AlphaCommand(CommandSpec):
-    """In force from the next decided step on."""
+    """Takes effect from the next decided step on."""
 
     name = "alpha"
     expected = f"a number from 0 to 1, or {AUTO}"
 
     alpha: float | None
-    """None: the dispatcher decides"""
+    """The share of exact solving; None if the dispatcher chooses it."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:

@@ -1,4 +1,4 @@
-"""checkpoint: the model is saved now."""
+"""checkpoint: save the model now."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dispatch.commands.spec import CommandOrigin, CommandTargets, PlainCommand
 
 @dataclass(frozen=True)
 class CheckpointCommand(PlainCommand):
-    """A request that is lost with its dispatcher: the next one takes a checkpoint when it is time for one."""
+    """A request that is lost if its dispatcher dies: the next dispatcher takes a checkpoint when one is due."""
 
     name = "checkpoint"
 

@@ -1,4 +1,4 @@
-"""Asks a running process over its control socket, with a limit on how long an answer may take."""
+"""Sends requests to a running process over its control socket, with a limit on the time for an answer."""
 
 import threading
 import uuid
@@ -13,11 +13,11 @@ from infra.base.errors import ConfigError
 from infra.base.wire import HEADER_BYTES, Codec, Curve, Header, Refused, connected, receive, send
 
 TIMEOUT_SECONDS = 15.0
-"""a dispatcher that decides or writes a checkpoint may take some seconds to look at its control socket"""
+"""How long to wait for an answer: a dispatcher that decides or writes a checkpoint may take seconds to read it."""
 LOOK_SECONDS = 0.2
-"""after which one who waits for an answer looks whether anybody needs it"""
+"""How often a waiting client checks whether its answer is still needed."""
 AGAIN_SECONDS = 0.5
-"""after which a command is sent again: the dispatcher may have been restarted with the first one unread"""
+"""Time after which a command is sent again: the dispatcher may have been restarted before it read the first one."""
 
 
 def command(
@@ -31,9 +31,9 @@ def command(
     curve: Curve | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> CommandAnswered:
-    """Has the dispatcher carry out a command, once; key: the command's id, a new one by default.
+    """Has the dispatcher carry out a command, once.
 
-    Raises CommandRefused with the dispatcher's reason, or NoAnswer.
+    key: id of the command; by default a new one. Raises CommandRefused with the dispatcher's reason, or NoAnswer.
     """
     its_id = key or uuid.uuid4().hex
     asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value)
@@ -43,7 +43,7 @@ def command(
 def tell(
     endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CommandAnswered:
-    """Has a command carried out; raises CommandOutdated, CommandRefused or NoAnswer."""
+    """Has a command carried out and returns its answer; raises CommandOutdated, CommandRefused or NoAnswer."""
     answer = give(endpoint, asked, curve, timeout_seconds)
     if answer.outcome == "outdated":
         raise CommandOutdated(answer.text, answer.cursor)
@@ -55,9 +55,9 @@ def tell(
 def give(
     endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CommandAnswered:
-    """Sends a command until it is answered, and returns what became of it.
+    """Sends a command until it is answered, and returns the answer, whatever its outcome.
 
-    Raises NoAnswer, and CommandRefused where nobody could read the command.
+    Raises NoAnswer, or CommandRefused if the receiver could not read the command.
     """
     answer: CommandAnswered = ask(endpoint, asked, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
     return answer
@@ -66,7 +66,7 @@ def give(
 def ask_members(
     endpoint: str, run: str, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Members:
-    """Who takes part; raises NoAnswer."""
+    """Returns the members of the run; raises NoAnswer."""
     question = ListMembers(run=run, generation=-1, step=-1)
     answer: Members = ask(endpoint, question, CONTROL, curve, timeout_seconds, AGAIN_SECONDS)
     return answer
@@ -80,9 +80,9 @@ def ask(
     timeout_seconds: float = TIMEOUT_SECONDS,
     again_seconds: float = TIMEOUT_SECONDS,
 ) -> Any:
-    """Sends a request, again after so many seconds, and returns its answer.
+    """Sends a request, repeats it every ``again_seconds``, and returns its answer.
 
-    Raises CommandRefused, or NoAnswer: OutOfReach at once where nobody can be asked from here.
+    Raises CommandRefused or NoAnswer; OutOfReach, at once, if the endpoint cannot be reached from here.
     """
     return request(endpoint, message, exchange, curve, timeout_seconds, again_seconds)[0]
 
@@ -97,9 +97,10 @@ def request(
     most_bytes: int = HEADER_BYTES,
     given_up: threading.Event | None = None,
 ) -> tuple[Any, Any]:
-    """The same with the arrays of the answer; most_bytes: of one of them.
+    """Does the same as ``ask`` and also returns the arrays of the answer.
 
-    given_up: set by who needs no answer any more; then NoAnswer is raised.
+    most_bytes: size of the largest array. given_up: an event that the caller sets when it no longer needs an answer;
+    NoAnswer is raised then.
     """
     outgoing = Codec(*exchange.requests)
     incoming = Codec(*exchange.answers)
@@ -129,7 +130,7 @@ def _connected(
 
 
 def _arrives(socket: "zmq.Socket[bytes]", seconds: float, given_up: threading.Event | None) -> bool:
-    """Waits at most so long for a message, while somebody needs it."""
+    """Waits for a message for at most so many seconds, and only while its answer is needed."""
     until = monotonic() + seconds
     while (left := until - monotonic()) > 0 and not _is_set(given_up):
         if socket.poll(int(1000 * (left if given_up is None else min(left, LOOK_SECONDS)))):

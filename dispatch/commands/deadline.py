@@ -1,4 +1,4 @@
-"""deadline: whether decisions are cut short that would take longer than a step."""
+"""deadline: whether decisions that would take longer than a step are cut short."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,7 +13,7 @@ WRITTEN = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class DeadlineCommand(CommandSpec):
-    """In force from the next decided step on."""
+    """Takes effect from the next decided step on."""
 
     name = "deadline"
     expected = " or ".join(WRITTEN)

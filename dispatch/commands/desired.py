@@ -1,4 +1,4 @@
-"""What people want of a run in place of its settings: the sum of the commands that were carried out."""
+"""The desired state of a run: what operators have set in place of its settings, by all commands carried out so far."""
 
 import msgspec
 
@@ -14,37 +14,37 @@ class ShareLimits(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted instead of the settings; None and empty: as they say."""
+    """What operators want instead of the settings; where a field is None or empty, the setting applies."""
 
     is_paused: bool = False
     is_stopping: bool = False
-    """whether the run is to stop, and has not"""
+    """Whether a stop was requested and the run has not stopped yet."""
     stopped_at: float = 0.0
-    """when it was stopped the last time, since 1970: what was given before is not for the run that goes on; 0: never"""
+    """When the run last stopped, in seconds since 1970; 0: never. Commands given before are not for the resumed run."""
     is_auto: bool = False
-    """whether alpha was given back to the dispatcher"""
+    """Whether an operator has returned alpha to the dispatcher."""
     alpha: float | None = None
-    """share of exact solving"""
+    """Share of exact solving that an operator has set."""
     auto_alpha: float | None = None
-    """what the dispatcher itself has chosen last"""
+    """The alpha that the dispatcher itself chose last."""
     alpha_reason: str = ""
-    """of the newest change of alpha, whoever made it"""
+    """Reason for the newest change of alpha, whoever made it."""
     alpha_at: float = 0.0
-    """when that was; 0: never"""
+    """When alpha was last changed, in seconds since 1970; 0 if never."""
     policy: str | None = None
     deadline: bool | None = None
     skip_above: str = ""
-    """a number of events, or none"""
+    """A number of events, or none."""
     links: dict[str, float] = {}
-    """Gbit/s, by worker; 0: not known"""
+    """Link speed in Gbit/s by worker; 0 if not known."""
     shares: dict[str, ShareLimits] = {}
-    """by worker"""
+    """Share bounds by worker."""
     draining: tuple[str, ...] = ()
-    """workers that are to leave, and no generation has started without"""
+    """Workers that are to leave, as long as no generation has started without them."""
     removed: tuple[str, ...] = ()
-    """workers that may never come back"""
+    """Workers that may never come back."""
 
 
 def with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """In order of the alphabet, so that it does not matter in which order, and how often, records were read."""
+    """Adds a name in alphabetical order, so that records have the same effect in any order and any number of times."""
     return names if name in names else tuple(sorted((*names, name)))

@@ -1,4 +1,4 @@
-"""drain and remove: a worker leaves in order, or is excluded at once."""
+"""drain and remove: a worker leaves in an orderly way, or is excluded at once."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from dispatch.errors import CommandRefused
 
 @dataclass(frozen=True)
 class LeavingCommand(WorkerCommand):
-    """One after which a worker takes no part any more."""
+    """A command after which a worker no longer takes part."""
 
     def check(self, run: CommandedRun) -> None:
         super().check(run)
@@ -37,7 +37,7 @@ class DrainCommand(LeavingCommand):
 
 @dataclass(frozen=True)
 class RemoveCommand(LeavingCommand):
-    """The worker is fenced off at once, whatever it does, and the others recover."""
+    """The worker is excluded at once, whatever it is doing, and the others recover."""
 
     name = "remove"
 

@@ -1,4 +1,4 @@
-"""link: how fast the link of a worker is."""
+"""link: sets the speed of a worker's link."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,18 +10,18 @@ from dispatch.commands.spec import CommandedRun, CommandOrigin, ShownValue, Work
 
 FASTEST_GBIT = 1e6
 UNKNOWN = "unknown"
-"""how the speed of a link is shown, and may be given, that nobody knows; on record it is 0"""
+"""How an unknown speed is shown and may be given; the journal stores it as 0."""
 
 
 @dataclass(frozen=True)
 class LinkCommand(WorkerCommand):
-    """In force from the next decided step on."""
+    """Takes effect from the next decided step on."""
 
     name = "link"
     expected = f"Gbit/s from 0 to {FASTEST_GBIT:g}, or {UNKNOWN}"
 
     gbit: float
-    """0: not known"""
+    """Speed in Gbit/s; 0 if not known."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:

@@ -1,4 +1,4 @@
-"""The one question among the commands: who takes part."""
+"""Answers the one request that is not a command: which workers take part."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -7,12 +7,15 @@ from dispatch.commands.desired import Desired
 from dispatch.commands.protocol import ListedMember, Members, MemberStanding
 from dispatch.peers.roster import Member
 
-if TYPE_CHECKING:  # loads kernels
+if TYPE_CHECKING:  # importing it loads kernels
     from dispatch.peers.crew import Crew
 
 
 def list_members(crew: "Crew", desired: Desired, parked: Collection[str]) -> Members:
-    """Everyone who has joined; desired: what is wanted of the run; parked: names of those without samples."""
+    """Lists everyone who has joined.
+
+    desired: the desired state of the run. parked: names of the workers without samples.
+    """
     roster = crew.roster
     everyone = {member.name: member for member in (*roster.members, *roster.everyone)}
     listed = tuple(_listed(crew, desired, parked, member) for member in everyone.values())

@@ -1,4 +1,4 @@
-"""pause and resume: no new batch is begun in between."""
+"""pause and resume: no batch is begun between the two."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class PauseCommand(PlainCommand):
 
 @dataclass(frozen=True)
 class ResumeCommand(PlainCommand):
-    """Ends a pause, whoever began it."""
+    """Ends a pause, no matter who began it."""
 
     name = "resume"
 

@@ -1,4 +1,4 @@
-"""policy: another policy decides which worker trains which sample."""
+"""policy: sets another policy to decide which worker trains which sample."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -16,13 +16,13 @@ from infra.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class PolicyCommand(CommandSpec):
-    """In force from the next decided step on, with a new generation where it needs other things of the dispatcher."""
+    """Takes effect from the next decided step on, with a new generation if the policy needs another setup."""
 
     name = "policy"
     expected = "a policy as in dispatch.policy"
 
     policy: str
-    """as it was written; on record in normal form, also one that this release does not know"""
+    """The policy as it was given; a recorded one is in normal form, and this release may not know it."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:

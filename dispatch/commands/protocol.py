@@ -1,8 +1,8 @@
-"""The messages between a running dispatcher and whoever operates it.
+"""Messages between a running dispatcher and its operators.
 
-A command has an id that its sender chooses. It is sent again with the same id until it is answered, so whoever carries
-it out does so once for each id. Which commands there are is for the dispatcher to say
-(``dispatch/commands/registry.py``): one that it does not know is refused.
+The sender of a command chooses its id and sends it again with the same id until it is answered; the receiver carries
+out each id once. The dispatcher defines which commands exist (``dispatch/commands/registry.py``) and refuses unknown
+ones.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -16,17 +16,17 @@ from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, St
 from ps.phases import MOST_WORKERS
 
 MOST_LISTED = 4 * MOST_WORKERS
-"""of a list: members, those that wait for the next generation, and those that leave"""
+"""Most entries in a list of members, including those that wait for the next generation and those that leave."""
 Outcome = Literal["accepted", "refused", "outdated"]
-"""accepted: it has been carried out; refused: it cannot be; outdated: others came after the cursor it was given at"""
+"""What became of a command: carried out, impossible, or given at a cursor after which another command came."""
 MemberStanding = Literal["waiting", "training", "parked", "draining", "lost"]
-"""waiting: it has joined, and the next generation will have it"""
+"""The state of a worker; one that is waiting has joined and will be in the next generation."""
 MemberNumber = Annotated[int, Meta(ge=-1, lt=MOST_WORKERS)]
-"""-1: in no generation"""
+"""Number of a member; -1 if it is in no generation."""
 
 
 class Exchange(NamedTuple):
-    """What may be asked over one socket, and what may be answered."""
+    """The types of requests and answers that are allowed on one socket."""
 
     requests: tuple[type[Header], ...]
     answers: tuple[type[Header], ...]
@@ -34,40 +34,40 @@ class Exchange(NamedTuple):
 
 # ── operator → dispatcher ─────────────────────────────────────────────────────────────────────────────────────────────
 class Command(Header, frozen=True):
-    """One thing to do; generation and step are -1."""
+    """One command; generation and step are -1."""
 
     id: Name
-    """one id, one effect, however often it arrives"""
+    """Id of the command; it has one effect, however often it arrives."""
     verb: Name
-    """name of a command"""
+    """Name of the command."""
     worker: Name = ""
-    """that it is about; empty: it is about none"""
+    """The worker that the command is about; empty if none."""
     value: Name = ""
-    """what it sets, as its command writes it; empty: nothing"""
+    """The value that it sets, in the text form of its command; empty if none."""
     actor: Name = ""
-    """who gives it, for the record"""
+    """Who gives it, for the record."""
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
-    """why, for the record"""
+    """The reason for it, for the record."""
     expected: Step = -1
-    """cursor that it was given at; outdated if a command or a change of α came after it; -1: any"""
+    """Cursor at which it was given; it is outdated if a command or a change of α came after it. -1: never outdated."""
     given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
-    """since 1970; refused if the run was stopped after that; 0: now"""
+    """When it was given, in seconds since 1970; refused if the run was stopped after that. 0: now."""
 
 
 class ListMembers(Header, frozen=True):
-    """Asks who takes part; a question, which changes nothing and is not on record."""
+    """Asks which workers take part; it changes nothing and is not recorded."""
 
 
 # ── dispatcher → operator ─────────────────────────────────────────────────────────────────────────────────────────────
 class CommandAnswered(Header, frozen=True):
-    """What became of a command; step: the newest one then."""
+    """The answer to a command; step: the newest step at that time."""
 
     id: Name
     outcome: Outcome
     text: Annotated[str, Meta(max_length=REASON_CHARACTERS)]
-    """what has happened, or why nothing has; for people"""
+    """What has happened, or why nothing has; for people."""
     cursor: Number
-    """of the command in the journal if it was accepted, else the end of the journal"""
+    """Cursor of the command in the journal if it was accepted, otherwise the end of the journal."""
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class ListedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state: MemberStanding
     number: MemberNumber
     link_gbit: Gbit
-    """0: not known"""
+    """Speed of its link; 0 if not known."""
 
 
 class Members(Header, frozen=True):
@@ -88,11 +88,14 @@ class Members(Header, frozen=True):
 
 
 CONTROL = Exchange((Command, ListMembers), (CommandAnswered, Members, Refused))
-"""Refused: the message cannot be read, or is meant for another run"""
+"""Refused is the answer to a message that cannot be read or is meant for another run."""
 
 
 def check_given(given_seconds: float, stopped_seconds: float) -> None:
-    """Raises CommandRefused if a command was given before the run was stopped; both since 1970, 0: now, and never."""
+    """Raises CommandRefused if a command was given before the run was stopped.
+
+    Both times are seconds since 1970; given_seconds 0: now; stopped_seconds 0: never stopped.
+    """
     if 0 < given_seconds <= stopped_seconds:
         raise CommandRefused(
             "the command was given before the run was stopped, and it has been resumed since; expected one to the run "

@@ -1,4 +1,4 @@
-"""All commands by name. A new one is a file beside this and a line below."""
+"""All commands by name. A new command is a file beside this one and a line below."""
 
 from dispatch.commands.alpha import AlphaCommand
 from dispatch.commands.checkpoint import CheckpointCommand
@@ -34,7 +34,7 @@ COMMANDS: dict[str, type[CommandSpec]] = {
 
 
 def read_command(verb: str, worker: str, value: str) -> CommandSpec:
-    """A command as somebody gives it; raises CommandRefused with what was expected."""
+    """Reads a command as it was given; raises CommandRefused with what was expected."""
     if (command := COMMANDS.get(verb)) is None:
         raise CommandRefused(f"there is no command {verb!r}; expected one of {', '.join(COMMANDS)}")
     if worker and not command.names_worker:
@@ -48,7 +48,7 @@ def read_command(verb: str, worker: str, value: str) -> CommandSpec:
 
 
 def written_value(value: ShownValue) -> str:
-    """A value as ``read_command`` takes it, of one as it is shown."""
+    """Converts a shown value to the text that ``read_command`` accepts."""
     match value:
         case None:
             return ""
@@ -60,13 +60,13 @@ def written_value(value: ShownValue) -> str:
 
 
 def recorded_command(verb: str, worker: str, value: str) -> CommandSpec | None:
-    """A command that a journal has; None for one of another release, or a record that is no command."""
+    """Reads a recorded command; returns None for one of another release, or for a record that is no command."""
     command = COMMANDS.get(verb)
     return None if command is None else command.parse(worker, value)
 
 
 def shown_value(verb: str, value: str) -> ShownValue:
-    """A value on record, typed; text that its command does not take, of one that was refused, stays text."""
+    """Converts a recorded value to its type. The text of a refused command that cannot be parsed stays text."""
     try:
         command = recorded_command(verb, "", value)
     except ValueError:

@@ -1,7 +1,7 @@
-"""A socket that takes requests between other work: nothing here waits.
+"""A socket that receives requests between other work: except in ``wait``, nothing here blocks.
 
-A message that cannot be read, or is meant for another run, is refused, counted and otherwise without effect. Answers to
-a client that has gone are dropped.
+A message that cannot be read, or is meant for another run, is refused and counted, and has no other effect. Answers to
+clients that have disconnected are dropped.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from infra.base.wire import (
 )
 
 MESSAGES_A_TURN = 64
-"""taken at once; a sender of more must not keep the process from its work"""
+"""Most messages received at once, so that a busy sender cannot keep the process from its work."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Asked:
 
     sender: bytes
     message: Any
-    """of one of the types of the exchange"""
+    """The message, of one of the request types of the exchange."""
     arrays: Any = NO_ARRAYS
-    """of the message"""
+    """Arrays of the message."""
 
 
 class ControlSocket:
@@ -52,7 +52,7 @@ class ControlSocket:
         refused: Refusals | None = None,
         exchange: Exchange = CONTROL,
     ) -> None:
-        """run: the one that requests must be about; None: any"""
+        """run: the run that requests must be about; None for any."""
         self._run = run
         self._incoming = Codec(*exchange.requests)
         self._outgoing = Codec(*exchange.answers)
@@ -61,10 +61,10 @@ class ControlSocket:
         self._socket.set(zmq.MAXMSGSIZE, HEADER_BYTES)
         self.endpoint = bind(self._socket, endpoint, curve)
         self.refused = refused or Refusals()
-        """messages that could not be read or had no place in this run"""
+        """Counts messages that could not be read or were meant for another run."""
 
     def next(self) -> Asked | None:
-        """The next request that has arrived; None if there is none."""
+        """Returns the next request that has arrived; None if there is none."""
         for _ in range(MESSAGES_A_TURN):
             if not self._socket.poll(0):
                 return None
@@ -81,7 +81,9 @@ class ControlSocket:
         return None
 
     def wait(self, seconds: float, end: int) -> bool:
-        """Waits for a request, at most that long; returns whether the pipe whose end this is was closed."""
+        """Waits for a request, at most this many seconds; returns whether the pipe with the descriptor ``end`` was
+        closed.
+        """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(end, zmq.POLLIN)
@@ -91,7 +93,7 @@ class ControlSocket:
         send(self._socket, self._outgoing, answer, arrays, to=asked.sender)
 
     def refuse(self, asked: Asked, reason: str, generation: int = -1) -> None:
-        """Answers a request that was not carried out; generation: the one that refuses it."""
+        """Answers that a request was not carried out; generation: the generation that refuses it."""
         self._refuse(asked.sender, type(asked.message).__name__, reason, generation)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""shares: how much of a batch a worker may get, where capacities are elastic."""
+"""shares: bounds how much of a batch a worker may get, where capacities are elastic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from infra.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class SharesCommand(WorkerCommand):
-    """In force from the next decided step on."""
+    """Takes effect from the next decided step on."""
 
     name = "shares"
     expected = "LEAST:LARGEST in equal shares of the batch, as in 0.5:2"
@@ -59,7 +59,7 @@ class SharesCommand(WorkerCommand):
 
 
 def wanted_bounds(configured: ShareBounds, desired: Desired, names: Sequence[str]) -> ShareBounds:
-    """Bounds of these workers; raises ConfigError if they hold no batch."""
+    """Returns the share bounds of these workers; raises ConfigError if they cannot hold a batch."""
     least_n, largest_n = (list(map(float, shares)) for shares in configured.of(len(names)))
     for number, name in enumerate(names):
         if (own := desired.shares.get(name)) is not None:

@@ -1,4 +1,4 @@
-"""skip_above: the lag in events above which the oldest are left out."""
+"""skip_above: sets the lag in events above which the oldest ones are skipped."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,13 +13,13 @@ MOST_EVENTS = 10**15
 
 @dataclass(frozen=True)
 class SkipAboveCommand(CommandSpec):
-    """In force from the next batch on."""
+    """Takes effect from the next batch on."""
 
     name = "skip_above"
     expected = f"a whole number from 1 to {MOST_EVENTS}, or {NONE}"
 
     events: int | None
-    """None: no event is left out"""
+    """The most events that may wait; None if no event is skipped."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:

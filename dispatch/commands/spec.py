@@ -1,11 +1,11 @@
-"""What all commands have in common: each answers the same six questions about itself.
+"""What all commands have in common: each one implements the same six operations.
 
-1. ``parse``: what is its payload, given the worker and the value as text? So it is sent, and so it is on record.
-2. ``check``: can it be carried out now? Only a command that is new is checked, never one on record.
-3. ``str``: what is its value in normal form? That is written into the journal, and the command has happened.
-4. ``effect``: what is wanted of the run afterwards? A pure function: reading the journal again comes to the same.
-5. ``act``: what does it do at once? Everything else follows from what is wanted.
-6. ``answer``: what has it come to, in words for people?
+1. ``parse``: reads the payload from the worker's name and the value as text, the form in which it is sent and recorded.
+2. ``check``: decides whether the command can be carried out now. Only new commands are checked, never recorded ones.
+3. ``str``: returns the value in normal form. Once this is written to the journal, the command has happened.
+4. ``effect``: returns the desired state after the command. It is a pure function: replaying the journal repeats it.
+5. ``act``: does what must happen at once. Everything else follows from the desired state.
+6. ``answer``: says what was done, in words for people.
 """
 
 from abc import ABC, abstractmethod
@@ -21,11 +21,11 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.policies.spec import Needs
 from infra.base.process import Stop
 
-if TYPE_CHECKING:  # loads kernels, and the control plane reads commands without any
+if TYPE_CHECKING:  # importing it loads kernels, and the control plane reads commands without any
     from dispatch.peers.crew import Crew
 
 ShownValue = float | bool | str | ShareLimits | None
-"""a value as those who look at it get it; None: the command sets nothing"""
+"""A value as it is shown to users; None if the command sets nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,93 +35,95 @@ class CommandOrigin:
     actor: str = ""
     reason: str = ""
     at_seconds: float = 0.0
-    """since 1970, when it was carried out"""
+    """When it was carried out, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class CommandedRun:
-    """The run that a command is given to, as far as a check looks at it."""
+    """The parts of a run that the check of a command needs."""
 
     job: DispatchJob
     roster: Roster
     desired: Desired
-    """what is wanted so far"""
+    """The desired state before this command."""
 
     @property
     def names(self) -> list[str]:
-        """Of the workers that have joined."""
+        """Names of the workers that have joined."""
         return [member.name for member in self.roster.everyone]
 
     @property
     def policy(self) -> str:
-        """The policy that is to decide."""
+        """The desired policy."""
         return self.desired.policy or self.job.dispatch.policy
 
     @property
     def needs(self) -> Needs:
-        """What that policy needs."""
+        """The needs of that policy."""
         return parse_spec(self.policy).needs
 
 
 @dataclass
 class CommandTargets:
-    """What a command may act on at once."""
+    """The parts of a dispatcher that a command may act on at once."""
 
     crew: "Crew"
     stop: Stop
     wants_checkpoint: bool = False
-    """whether a checkpoint was asked for and has not been begun"""
+    """Whether a checkpoint was requested and has not been begun."""
     has_removed: bool = False
-    """whether a worker was removed and no generation has started without it"""
+    """Whether a worker was removed and no generation has started without it."""
 
 
 class CommandSpec(ABC):
-    """A command with its payload. Implementations are frozen dataclasses; ``str`` gives its value in normal form."""
+    """A command with its payload. Implementations are frozen dataclasses; ``str`` returns the value in normal form."""
 
     name: ClassVar[str]
     names_worker: ClassVar[bool] = False
-    """whether it is about one worker"""
+    """Whether the command is about one worker."""
     expected: ClassVar[str] = ""
-    """which values it takes, for people; empty: none"""
+    """The values that it accepts, in words for people; empty if none."""
     is_for_stopping: ClassVar[bool] = False
-    """whether a run that is stopping takes it"""
+    """Whether a run that is stopping accepts the command."""
 
     @classmethod
     @abstractmethod
     def parse(cls, worker: str, value: str) -> Self:
-        """Raises ValueError for a value of another kind. What has happened must stay readable, so no bounds here."""
+        """Raises ValueError for a value of the wrong type. Bounds are not checked: recorded commands must stay
+        readable.
+        """
 
     def __str__(self) -> str:
         return ""
 
     @property
     def about(self) -> str:
-        """The worker that it is about; empty: it is for the whole run."""
+        """Name of the worker that the command is about; empty if it is for the whole run."""
         return ""
 
     @property
     def shown(self) -> ShownValue:
-        """The value as those who look at it get it: a number is none of text."""
+        """The value as it is shown to users, typed: a number is a number and not text."""
         return str(self) or None
 
     def check(self, run: CommandedRun) -> None:  # noqa: B027 (many can always be carried out)
         """Raises CommandRefused if the command cannot be carried out."""
 
     def effect(self, desired: Desired, origin: CommandOrigin) -> Desired:
-        """What is wanted afterwards. Twice the same command comes to the same as once."""
+        """Returns the desired state after the command. Applying a command twice has the same effect as once."""
         return desired
 
     def act(self, targets: CommandTargets, origin: CommandOrigin) -> None:  # noqa: B027 (most do nothing at once)
-        """What the command does at once, after it has been written down."""
+        """Does what the command does at once, after it has been recorded."""
 
     @abstractmethod
     def answer(self, step: int) -> str:
-        """What it has come to, for people; step: the newest."""
+        """Returns the answer for people; step: the newest step."""
 
 
 @dataclass(frozen=True)
 class PlainCommand(CommandSpec):
-    """One without a payload."""
+    """A command without a payload."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:
@@ -130,7 +132,7 @@ class PlainCommand(CommandSpec):
 
 @dataclass(frozen=True)
 class WorkerCommand(CommandSpec):
-    """One about a worker."""
+    """A command about one worker."""
 
     names_worker = True
 
@@ -152,10 +154,10 @@ class WorkerCommand(CommandSpec):
 
 
 def wrong_value(command: type[CommandSpec], written: str) -> CommandRefused:
-    """The refusal of a value that the command does not take."""
+    """Returns the refusal of a value that the command does not accept."""
     return CommandRefused(f"{command.name} cannot be {written!r}; expected {command.expected}")
 
 
 def is_within(number: float, least: float, largest: float) -> bool:
-    """Whether a number is finite, and from the least to the largest."""
+    """Whether a number is finite and between the least and the largest, inclusive."""
     return isfinite(number) and least <= number <= largest

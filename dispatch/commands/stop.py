@@ -1,4 +1,4 @@
-"""stop: the run ends in order, with a checkpoint, and can be resumed."""
+"""stop: ends the run in an orderly way, with a checkpoint; it can be resumed."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from dispatch.commands.desired import Desired
 from dispatch.commands.spec import CommandOrigin, CommandTargets, PlainCommand
 
 STOPPED = "stopped"
-"""verb of the record of a stop that is done with, though nothing was trained that could be saved; nobody can give it"""
+"""Verb of the record that a stop is complete although there was nothing to save; it cannot be sent as a command."""
 
 
 @dataclass(frozen=True)
 class StopCommand(PlainCommand):
-    """Wanted until the run has stopped, so a dispatcher that dies meanwhile stops when it is started again."""
+    """In force until the run has stopped: a dispatcher that dies before that stops when it is started again."""
 
     name = "stop"
     is_for_stopping = True

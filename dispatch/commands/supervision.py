@@ -1,7 +1,7 @@
-"""The messages between a supervisor and whoever adds workers to its run, takes them away, or starts further runs.
+"""Messages to and from a supervisor: add or stop workers of its run, or start further runs.
 
-A supervisor of one run answers those about its processes. One of a machine answers those about runs: it listens at
-``endpoints/agent`` in the folder that holds the runs.
+The supervisor of one run answers those about its processes. The supervisor of a machine answers those about runs: it
+listens at ``endpoints/agent`` in the folder that holds the runs.
 """
 
 from typing import Annotated, Literal
@@ -15,43 +15,43 @@ from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Se
 from ps.phases import MOST_WORKERS
 
 ADD = "add"
-"""the one command of an operator that goes to the supervisor and not to the dispatcher; its value: the link's Gbit/s"""
+"""The one operator command that goes to the supervisor, not to the dispatcher; its value is the link's Gbit/s."""
 MOST_PROCESSES = 4 * MOST_WORKERS
-"""of a list"""
+"""Most processes in a list."""
 ProcessState = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]
 ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
-"""0: it was never started"""
+"""Process id; 0 if the process was never started."""
 
 
 # ── operator → supervisor ─────────────────────────────────────────────────────────────────────────────────────────────
 class ListProcesses(Header, frozen=True):
-    """Asks for every process that the supervisor has."""
+    """Asks for a list of the supervisor's processes."""
 
 
 class StartWorker(Header, frozen=True):
     """Asks for a further worker."""
 
     worker: Name = ""
-    """empty: the next name that is free"""
+    """Name of the worker; empty: the next free name."""
     link_gbit: Gbit = 0.0
-    """0: not told"""
+    """Speed of its link; 0 if not known."""
     id: Name = ""
-    """one id, one worker, however often it arrives; empty: it is not sent again"""
+    """Id of the request; it starts one worker, however often it arrives. Empty: the request is not repeated."""
     given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
-    """since 1970; refused if the run was stopped after that; 0: now"""
+    """When it was given, in seconds since 1970; refused if the run was stopped after that. 0: now."""
 
 
 class StopWorker(Header, frozen=True):
-    """Asks a worker to end for good: SIGTERM now, and no restart."""
+    """Asks to end a worker for good: SIGTERM now, and no restart."""
 
     worker: Name
 
 
 class StartRun(Header, frozen=True):
-    """Asks for a new run, named in the header; sent again, it starts no second one."""
+    """Asks for a new run, named in the header; a repeated request starts no second one."""
 
     settings: Annotated[dict[Name, Annotated[str, Meta(max_length=REASON_CHARACTERS)]], Meta(max_length=200)]
-    """as ``--set`` takes them, by name"""
+    """Settings by name, in the form that ``--set`` accepts."""
 
 
 # ── supervisor → operator ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,7 +63,7 @@ class ListedProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pid: ProcessId
     restarts: Number
     seconds: Seconds
-    """since it was started or, if it does not run, since it ended"""
+    """Seconds since it was started or, if it is not running, since it ended."""
 
 
 class Processes(Header, frozen=True):

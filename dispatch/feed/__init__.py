@@ -1,1 +1,1 @@
-"""The journal for its readers, and news for those who serve the model, over a socket of their own; no commands."""
+"""Sends the journal to its readers and announces snapshots to servers, over a socket of their own; no commands."""

@@ -1,11 +1,11 @@
-"""Those who serve the model: whether there are any, what they serve, and what they are told of new snapshots.
+"""The servers of the model: whether there are any, what they serve, and what is announced to them.
 
-Two threads meet here: that of the socket (``dispatch/feed/server.py``), which hears who serves and answers,
-and the dispatcher's loop, which takes checkpoints and says which is the newest. Each value is replaced whole.
+Two threads meet here: the socket's thread (``dispatch/feed/server.py``), which hears from servers and answers them, and
+the dispatcher's loop, which takes checkpoints and announces the newest. Each value is replaced as a whole.
 
-What is announced never goes back in (timeline, step). When recovery discards steps, their snapshots are withdrawn,
-and nothing is announced before the first later checkpoint. A dispatcher that starts announces the checkpoint that it
-goes back to, unless an earlier one may have announced a newer one, which is damaged or void now.
+Announcements never go back in (timeline, step). When recovery discards steps, their snapshots are withdrawn, and
+nothing is announced before the first later checkpoint. A dispatcher that starts announces the checkpoint that it goes
+back to, unless an earlier dispatcher may have announced a newer one that is now damaged or void.
 """
 
 from collections import deque
@@ -17,18 +17,19 @@ from dispatch.feed.protocol import Live
 from dispatch.feed.questions import Questions
 
 LIVE_SECONDS = 10.0
-"""after its last message, that a server counts as serving"""
+"""Time after its last message for which a server counts as serving."""
 MOST_HEARD = 1024
-"""messages that wait for the loop"""
+"""Most messages that wait for the loop."""
 MOST_SERVERS = 4096
-"""that are remembered by name"""
+"""Most servers that are remembered by name."""
 
 
 class Announced(NamedTuple):
-    """The newest snapshot there is."""
+    """The newest snapshot that exists."""
 
     checkpoint: int = 0
-    """0: none, or none since steps were declared void; the storage knows those before"""
+    """Number of its checkpoint; 0 if there is none, or none since steps were voided. The storage has the earlier ones.
+    """
     timeline: int = 0
     step: int = -1
 
@@ -39,26 +40,26 @@ class Audience:
     def __init__(self) -> None:
         self.newest = Announced()
         self.publishers: tuple[str, ...] = ()
-        """where the shards publish their files, by number"""
+        """Addresses at which the shards publish their files, by shard number."""
         self.questions = Questions()
-        """to servers"""
+        """Questions to servers."""
         self._heard: deque[Live] = deque(maxlen=MOST_HEARD)
         self._seen: dict[str, float] = {}
-        """when each server was last heard, by the monotonic clock"""
+        """When each server was last heard from, by the monotonic clock."""
 
     # ── on the socket's thread ────────────────────────────────────────────────────────────────────────────────────────
     def hear(self, live: Live) -> None:
-        """A server says what it serves."""
+        """Notes a server's report of what it serves."""
         self._heard.append(live)
         self.questions.hear(live)
 
     def has_news(self, live: Live) -> bool:
-        """Whether there is a snapshot that the server did not know."""
+        """Whether there is a snapshot that the server does not know."""
         return self.newest.checkpoint > live.known
 
     # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
     def take_reports(self) -> list[Live]:
-        """What servers have said since the last call."""
+        """Returns what servers have reported since the last call."""
         taken = [self._heard.popleft() for _ in range(len(self._heard))]
         now = monotonic()
         for live in taken:
@@ -70,18 +71,18 @@ class Audience:
 
     @property
     def servers(self) -> int:
-        """Those heard in the last seconds."""
+        """Number of servers heard from in the last seconds."""
         return len(self._seen)
 
     def announce(self, checkpoint: int, timeline: int, step: int) -> None:
-        """A checkpoint exists; servers that wait hear of it, unless it is older than what they have heard of."""
+        """Announces a checkpoint to servers, unless it is older than the one announced before."""
         if (timeline, step) >= (self.newest.timeline, self.newest.step):
             self.newest = Announced(checkpoint, timeline, step)
 
     def withdraw(self, timeline: int) -> None:
-        """Steps are void, and snapshots made of them are no more; the next one is of this line."""
+        """Withdraws the snapshots of void steps; the next snapshot belongs to this timeline."""
         self.newest = Announced(0, timeline, -1)
 
     def publish_at(self, endpoints: Sequence[str]) -> None:
-        """The shards of the current generation publish here."""
+        """Sets where the shards of the current generation publish."""
         self.publishers = tuple(endpoints)

@@ -12,9 +12,9 @@ from infra.base.errors import WireError
 from infra.base.wire import Curve
 
 MOST_PAGE_BYTES = 64 << 20
-"""a page ends with a whole frame of the journal, however long that is"""
+"""Largest page: a page ends with a whole frame of the journal, however long that is."""
 AGAIN_SECONDS = 2.0
-"""longer than a reader that has everything is kept waiting"""
+"""Time after which a request is repeated; longer than the server holds a reader that is up to date."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, AnyRecord]])
 
@@ -29,11 +29,12 @@ def read_feed(
     given_up: threading.Event | None = None,
     journal: str = "",
 ) -> FeedPage:
-    """The records that follow a cursor; empty if there is none within a second.
+    """Reads the records that follow a cursor; none if there are none within a second.
 
-    reader: a name under which everything up to the cursor is kept; the journal keeps the rest for it. given_up: set by
-    who needs no answer any more. journal: which one the cursor is of; empty: not known. Raises CommandRefused with the
-    dispatcher's reason, NoAnswer, or WireError for a page that cannot be read.
+    reader: name under which everything up to the cursor is stored; the journal keeps the rest for it. given_up: an
+    event that the caller sets when it no longer needs an answer. journal: identity of the journal that the cursor
+    belongs to; empty if not known. Raises CommandRefused with the dispatcher's reason, NoAnswer, or WireError for a
+    page that cannot be read.
     """
     asked = ReadJournal(run=run, generation=-1, step=-1, cursor=cursor, reader=reader, journal=journal)
     page, arrays = request(endpoint, asked, FEED, curve, timeout_seconds, AGAIN_SECONDS, MOST_PAGE_BYTES, given_up)
@@ -49,5 +50,5 @@ def read_feed(
 
 
 def _as_list(count: int, content: bytes) -> bytes:
-    """Values one after the other as one list of MessagePack."""
+    """Turns concatenated MessagePack values into one MessagePack list."""
     return b"\xdd" + count.to_bytes(4, "big") + content

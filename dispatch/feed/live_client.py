@@ -1,4 +1,4 @@
-"""Tells a dispatcher what a server serves, and hears of new snapshots, for as long as the server runs."""
+"""Reports to a dispatcher what a server serves, and receives news of snapshots, as long as the server runs."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -22,11 +22,11 @@ from infra.base.errors import ConfigError, WireError
 from infra.base.wire import Codec, Curve, Refused, connected, receive, send
 
 ANSWER_SECONDS = 3.0
-"""longer than the dispatcher keeps a server waiting that knows the newest snapshot"""
+"""How long to wait for an answer; longer than the dispatcher holds a server that knows the newest snapshot."""
 
 
 class ScoredQuestion(NamedTuple):
-    """The answer to a question, and by which snapshot."""
+    """The answer to a question, and the snapshot that produced it."""
 
     probabilities_B: NDArray[np.float32]
     timeline: int
@@ -35,18 +35,18 @@ class ScoredQuestion(NamedTuple):
 
 
 Scorer = Callable[[int, QuestionArrays], ScoredQuestion | None]
-"""Scores so many samples; None: it cannot."""
+"""Scores this many samples; returns None if it cannot."""
 
 
 class LiveClient:
-    """One server's connection to the dispatcher of a run; not to be used by two threads at a time.
+    """One server's connection to the dispatcher of a run; not for use by two threads at a time.
 
-    A dispatcher that is restarted is found again, at another endpoint once ``move`` says so: after each missing answer
-    the connection is made anew, so that no late answer is taken for that to a later message.
+    It finds a restarted dispatcher again, at another endpoint after a call of ``move``. After each missing answer it
+    reconnects, so that no late answer is taken for the answer to a later message.
     """
 
     def __init__(self, endpoint: str, run: str, curve: Curve | None, name: str, score: Scorer | None = None) -> None:
-        """score: answers the dispatcher's questions; None: they go to other servers."""
+        """score: answers the dispatcher's questions; None: other servers are asked."""
         self._endpoint = endpoint
         self._run = run
         self._curve = curve
@@ -57,19 +57,22 @@ class LiveClient:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._told = ""
-        """the last refusal that was logged"""
+        """The last refusal that was logged."""
 
     def live(self, timeline: int, step: int, checkpoint: int, at_seconds: float, known: int = 0) -> Live:
-        """What this server serves, and since when; known: the newest checkpoint that it has heard of."""
+        """Builds the message that says what this server serves, and since when.
+
+        known: the newest checkpoint that it has heard of.
+        """
         at: dict[str, Any] = {"run": self._run, "generation": -1, "step": step}
         at |= {"at_seconds": at_seconds, "name": self.name, "known": known, "can_score": self._score is not None}
         return Live(**at, timeline=timeline, checkpoint=checkpoint)
 
     def report(self, live: Live, timeout_seconds: float = ANSWER_SECONDS) -> Newest | None:
-        """Sends what is served; returns the newest snapshot once it is newer than what the server knows.
+        """Sends what is served; returns the newest snapshot as soon as it is newer than what the server knows.
 
-        The dispatcher answers within a second in any case. None: it did not answer, or refused. A question that comes
-        with its answer is answered first.
+        The dispatcher answers within a second in any case. None: it did not answer, or refused. If its answer contains
+        a question, that is answered first.
         """
         deadline = monotonic() + timeout_seconds
         try:
@@ -91,7 +94,7 @@ class LiveClient:
         return None
 
     def move(self, endpoint: str) -> None:
-        """The dispatcher is to be found there from now on."""
+        """Sets a new endpoint of the dispatcher."""
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             self._disconnect()
@@ -107,9 +110,8 @@ class LiveClient:
         scores = Scores(
             **at, question=newest.question, timeline=scored.timeline, checkpoint=scored.checkpoint, name=self.name
         )
-        send(
-            socket, self._requests, scores, ScoreArrays(scored.probabilities_B)
-        )  # one that is not sent is not waited for
+        # The result of send is not used: if the answer cannot be sent, the dispatcher asks another server.
+        send(socket, self._requests, scores, ScoreArrays(scored.probabilities_B))
 
     def _connect(self) -> "zmq.Socket[bytes]":
         return connected(self._context, self._endpoint, self._curve, {zmq.MAXMSGSIZE: MOST_QUESTION_BYTES})

@@ -1,8 +1,8 @@
-"""A journal as others read it over the wire: record after record, each with its cursor.
+"""The form in which a journal is read over the wire: record after record, each with its cursor.
 
 A cursor is a position in the journal: the number of frames before it. The cursor of a record is the position right
-after its frame, and a reader that has stored everything up to a cursor asks for what follows it. Assignments stay where
-they are: a page holds what people look at.
+after its frame, and a reader that has stored everything up to a cursor asks for what follows it. Assignments are not
+sent: a page holds only what people look at.
 """
 
 from dataclasses import dataclass
@@ -20,24 +20,28 @@ class PlacedRecord:
 
 @dataclass(frozen=True)
 class FeedPage:
-    """Records that follow a cursor, oldest first, all those of one frame together."""
+    """Records that follow a cursor, oldest first; the records of one frame are always together."""
 
     after: int
-    """the cursor that was asked for; higher if what followed it has been trimmed from the journal"""
+    """The cursor that was asked for; higher if the records after it have been trimmed from the journal."""
     next: int
-    """the cursor to ask for next"""
+    """The cursor to ask for next."""
     newest: int
-    """the end of the journal"""
+    """Cursor of the end of the journal."""
     records: tuple[PlacedRecord, ...]
-    """steps without their assignments and hot rows"""
+    """Records; steps come without their assignments and hot rows."""
     journal: str = ""
-    """its identity; if the cursor is of another journal, the page begins where this one does; empty: not known"""
+    """Identity of the journal; empty if not known. If the cursor belongs to another journal, the page begins at the
+    beginning of this one.
+    """
 
 
 def cursor_in(journal: str, newest: int, cursor: int, known: str) -> int:
-    """Where a reader goes on in a journal of this identity and length: at its beginning, if it has read another one.
+    """Returns the cursor at which a reader continues; the beginning of the journal if its cursor belongs to another
+    one.
 
-    known: the journal that its cursor is of; empty: it does not know, and then a cursor that is too high tells.
+    journal, newest: identity and end of the journal. known: identity of the journal that the cursor belongs to; if it
+    is empty, only a cursor beyond the end shows that it belongs to another one.
     """
     is_other = journal != known if journal and known else cursor > newest
     return 0 if is_other else cursor

@@ -1,4 +1,4 @@
-"""The messages between a running dispatcher and whoever reads its journal, or serves its model."""
+"""Messages between a running dispatcher and the readers of its journal or the servers of its model."""
 
 from typing import Annotated, NamedTuple
 
@@ -17,7 +17,7 @@ class PageArrays(NamedTuple):
     """Records of a journal."""
 
     records: U8
-    """MessagePack: pairs of cursor and record, one after the other"""
+    """Pairs of cursor and record in MessagePack, one after the other."""
 
 
 class QuestionArrays(NamedTuple):
@@ -28,45 +28,45 @@ class QuestionArrays(NamedTuple):
 
 
 class ScoreArrays(NamedTuple):
-    """What a server makes of them."""
+    """Predictions of a server for the samples of a question."""
 
     probabilities: F32
-    """of a click"""
+    """Click probability of each sample."""
 
 
 # ── readers and servers → dispatcher ──────────────────────────────────────────────────────────────────────────────────
 class ReadJournal(Header, frozen=True):
-    """Asks for what follows a cursor; generation and step are -1."""
+    """Asks for the records that follow a cursor; generation and step are -1."""
 
     cursor: Number
-    """everything up to it is kept where the reader is"""
+    """The reader has stored everything up to this cursor."""
     reader: Name = ""
-    """who asks, by a name that outlives its process; empty: nobody that keeps anything"""
+    """Name of the reader, which stays the same across restarts; empty for a reader that stores nothing."""
     journal: Name = ""
-    """which one the cursor is of, by its identity; empty: the reader does not know"""
+    """Identity of the journal that the cursor belongs to; empty if the reader does not know it."""
 
 
 class Live(Header, frozen=True):
-    """A server says which snapshot it serves, about once a second; step: of that snapshot, -1 if it has none.
+    """A server reports which snapshot it serves, about once a second; step: that of the snapshot, -1 if it has none.
 
-    Answered by Newest: at once if there is a snapshot that the server does not know, else within a second.
+    Answered by Newest: at once if there is a snapshot that the server does not know, otherwise within a second.
     """
 
     timeline: Number
     checkpoint: Number
-    """0: none"""
+    """Number of the served checkpoint; 0 if none."""
     at_seconds: Annotated[float, Meta(ge=0, le=1e11)]
-    """since 1970, when it was first served"""
+    """When it was first served, in seconds since 1970."""
     name: Name
-    """of the server"""
+    """Name of the server."""
     known: Number = 0
-    """the newest checkpoint that it has heard of, served or not"""
+    """The newest checkpoint that the server has heard of, served or not."""
     can_score: bool = False
-    """whether it answers questions that come with Newest"""
+    """Whether it answers questions that come with Newest."""
 
 
 class Scores(Header, frozen=True):
-    """A server's answer to a question; step: of the snapshot that scored the samples. It is not answered."""
+    """A server's answer to a question; step: that of the snapshot that scored the samples. It is not answered."""
 
     ARRAYS = ScoreArrays
 
@@ -74,7 +74,7 @@ class Scores(Header, frozen=True):
     timeline: Number
     checkpoint: Number
     name: Name
-    """of the server"""
+    """Name of the server."""
 
 
 # ── dispatcher → readers and servers ──────────────────────────────────────────────────────────────────────────────────
@@ -87,31 +87,33 @@ class JournalPage(Header, frozen=True):
     next: Number
     newest: Number
     records: Annotated[int, Meta(ge=0, lt=1 << 32)]
-    """how many there are"""
+    """Number of records."""
     journal: Name
-    """its identity"""
+    """Identity of the journal."""
 
 
 class Newest(Header, frozen=True):
-    """The newest snapshot there is; step: of that snapshot. The answer to Live.
+    """The answer to Live: the newest snapshot that exists; step: that of the snapshot.
 
-    It may come with a question: samples that the server is to score with the snapshot that it serves (``Scores``).
+    It may contain a question: samples for the server to score with the snapshot that it serves (``Scores``).
     """
 
     ARRAYS = QuestionArrays
 
     checkpoint: Number
-    """its manifest is in the storage of checkpoints; 0: none has been announced, and the storage may have older ones"""
+    """Number of its checkpoint, whose manifest is in the storage of checkpoints. 0: none has been announced; the
+    storage may still have older ones.
+    """
     timeline: Number
     publishers: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARDS)] = ()
-    """where the shards publish the files of checkpoints as they write them"""
+    """Addresses at which the shards publish checkpoint files as they write them."""
     question: Number = 0
-    """0: none"""
+    """Number of the question; 0 if there is none."""
     samples: Annotated[int, Meta(ge=0, lt=1 << 20)] = 0
-    """of the question"""
+    """Number of samples in the question."""
 
 
 NO_QUESTION = QuestionArrays(NO_U64, NO_F32)
 MOST_QUESTION_BYTES = 64 << 20
-"""of one array"""
+"""Size of the largest array."""
 FEED = Exchange((ReadJournal, Live, Scores), (JournalPage, Newest, Refused))

@@ -1,8 +1,8 @@
-"""Questions to servers: the newest samples, for one of them to score with the snapshot that it serves.
+"""Questions to servers: the newest samples, for a server to score with the snapshot that it serves.
 
-Two threads meet here: the dispatcher's loop asks, one question at a time; that of the socket hands a question to a
-server that waits, and takes the answer. A server that does not answer is left alone for a while, and a second one is
-asked before the answer is too late.
+Two threads meet here: the dispatcher's loop asks, one question at a time; the socket's thread passes the question to a
+waiting server and receives the answer. A server that does not answer is not asked again for a while, and a second
+server is asked early enough for its answer to be in time.
 """
 
 import random
@@ -19,13 +19,13 @@ from dispatch.feed.protocol import Live, QuestionArrays, Scores
 from ingest.samples import Samples
 
 NEXT_SECONDS = 0.2
-"""after which another server is asked, too"""
+"""Time after which another server is asked as well."""
 IGNORED_SECONDS = 5.0
-"""for which a server is not asked that has not answered"""
+"""Time for which a server that did not answer is not asked again."""
 ABLE_SECONDS = 10.0
-"""after its last message, that a server counts as able to answer"""
+"""Time after its last message for which a server counts as able to answer."""
 MOST_SERVERS = 4096
-"""that are remembered by name"""
+"""Most servers that are remembered by name."""
 
 
 class OpenQuestion(NamedTuple):
@@ -36,24 +36,25 @@ class OpenQuestion(NamedTuple):
     arrays: QuestionArrays
     answer: "Future[ReferenceAnswer]"
     asked: dict[str, float]
-    """servers that have it, and since when, by the monotonic clock"""
+    """Servers that were asked, and when, by the monotonic clock."""
 
 
 class Questions:
-    """The question that is open, and who can answer."""
+    """The open question, and the servers that can answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._number = random.getrandbits(60)  # an answer to a dispatcher that was here before fits no question
+        # The first number is random, so that an answer meant for an earlier dispatcher matches no question.
+        self._number = random.getrandbits(60)
         self._open: OpenQuestion | None = None
         self._able: dict[str, float] = {}
-        """servers that have a snapshot, and when each was last heard"""
+        """Servers that have a snapshot, and when each was last heard from."""
         self._ignored: dict[str, float] = {}
-        """servers that have not answered, and until when they are not asked"""
+        """Servers that have not answered, and until when they are not asked."""
 
     # ── in the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
     def ask(self, samples: Samples) -> "Future[ReferenceAnswer] | None":
-        """Opens a question in place of the one before; None: nobody can answer."""
+        """Opens a question in place of the one before; returns None if no server can answer."""
         with self._lock:
             now = monotonic()
             self._give_up(now)
@@ -73,13 +74,13 @@ class Questions:
 
     # ── on the socket's thread ────────────────────────────────────────────────────────────────────────────────────────
     def hear(self, live: Live) -> None:
-        """A server says what it serves."""
+        """Notes that a server has reported what it serves."""
         with self._lock:
             if live.can_score and live.checkpoint and (live.name in self._able or len(self._able) < MOST_SERVERS):
                 self._able[live.name] = monotonic()
 
     def take_question(self, live: Live) -> OpenQuestion | None:
-        """The question that this server is to answer; it is handed out once."""
+        """Returns the question that this server is to answer, once per server; None if there is none."""
         with self._lock:
             question = self._open
             now = monotonic()
@@ -92,7 +93,7 @@ class Questions:
             return question
 
     def answer(self, scores: Scores, probabilities_B: NDArray[np.float32]) -> str | None:
-        """Takes an answer; returns why not. One that comes too late, or second, is nobody's fault."""
+        """Accepts an answer; returns the reason if it is invalid. A late or second answer is simply ignored."""
         with self._lock:
             question = self._open
             if question is None or scores.question != question.number or question.answer.done():

@@ -1,11 +1,11 @@
-"""Serves the journal to readers, on a thread of its own: they never wait for a decision, and no decision for them.
+"""Serves the journal to readers, on its own thread, so that readers and decisions never wait for each other.
 
-Servers of the model talk to it, too: they say what they serve, hear of new snapshots (``Audience``), and answer
+Servers of the model use it, too: they report what they serve, hear of new snapshots (``Audience``), and answer
 questions (``Questions``).
 
-Only what is durable is handed out. A reader that has everything waits for the next record, a second at most, and holds
-up nobody. A cursor that a reader with a name asks for says that everything up to it is kept there: once all have it,
-the journal may drop it (``RunJournal.trim``).
+Only durable records are sent. A reader that has everything waits for the next record, a second at most, and delays
+nobody. When a named reader asks for a cursor, it has stored everything up to it: once all readers have, the journal may
+drop those records (``RunJournal.trim``).
 """
 
 import os
@@ -36,16 +36,16 @@ from dispatch.journal.run import RunJournal
 from infra.base.errors import FreshetError
 
 HOLD_SECONDS = 1.0
-"""how long a reader that has everything is kept waiting for more"""
+"""How long a reader that has everything is held, waiting for more."""
 LOOK_SECONDS = 0.02
-"""between two looks at the journal while somebody waits for it"""
+"""Time between two checks of the journal while somebody waits for it."""
 IDLE_SECONDS = 60.0
 MOST_WAITING = 1000
-"""readers; any more are answered at once"""
+"""Most readers that wait; further ones are answered at once."""
 PAGE_RECORDS = 500
 PAGE_BYTES = 256 << 10
 KEPT_PLACES = 32
-"""places in the journal that are remembered, so that a reader that goes on need not be looked up"""
+"""Read positions that are remembered, so that a reader that continues need not be looked up."""
 
 
 class WaitingReader(NamedTuple):
@@ -53,20 +53,20 @@ class WaitingReader(NamedTuple):
 
     asked: Asked
     until: float
-    """by the monotonic clock"""
+    """When its wait ends, by the monotonic clock."""
 
 
 class FeedServer:
     """The thread that answers readers of the journal."""
 
     def __init__(self, socket: ControlSocket, journal: RunJournal, audience: Audience | None = None) -> None:
-        """socket: from now on this thread's own."""
+        """socket: from now on only this thread uses it."""
         self._socket = socket
         self._journal = journal
         self._audience = audience or Audience()
         self._waiting: list[WaitingReader] = []
         self._places: dict[int, JournalTail] = {}
-        """by the cursor up to which each has been read"""
+        """Open positions in the journal, by the cursor up to which each has been read."""
         self._encoder = msgspec.msgpack.Encoder()
         self._ended, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="feed", daemon=True)
@@ -93,7 +93,7 @@ class FeedServer:
             self._socket.close()
 
     def _is_answered(self, waiting: WaitingReader) -> bool:
-        """Answers a reader or a server if there is something new, or it has waited long enough."""
+        """Answers a reader or a server if there is news or it has waited long enough; returns whether it did."""
         if isinstance(waiting.asked.message, Live):
             return self._is_told(waiting)
         asked: ReadJournal = waiting.asked.message
@@ -109,7 +109,7 @@ class FeedServer:
         return True
 
     def _is_told(self, waiting: WaitingReader) -> bool:
-        """Tells a server of the newest snapshot if it does not know it, is to answer, or has waited long enough."""
+        """Sends a server the newest snapshot if it does not know it, has to answer, or has waited long enough."""
         live: Live = waiting.asked.message
         question = self._audience.questions.take_question(live)
         if question is None and not self._audience.has_news(live) and monotonic() < waiting.until:
@@ -147,7 +147,7 @@ class FeedServer:
         place = self._find(cursor)
         after = place.cursor
         records = list[bytes]()
-        with suppress(SegmentGone):  # dropped meanwhile: the next request finds what is left
+        with suppress(SegmentGone):  # the segment was dropped meanwhile: the next request finds what is left
             self._fill(records, place, newest)
             self._places[place.cursor] = place
         at = {"run": asked.message.run, "generation": self._journal.generation, "step": -1}
@@ -169,7 +169,7 @@ class FeedServer:
         return JournalTail(self._journal.own_folder, cursor)
 
     def _fill(self, page: list[bytes], place: JournalTail, newest: int) -> None:
-        """Adds what follows a place, each record encoded with its cursor."""
+        """Adds the records that follow a position, each encoded with its cursor."""
         size = 0
         for cursor, records in place.read(newest):
             for record in records:
@@ -180,7 +180,7 @@ class FeedServer:
 
 
 def stripped(record: AnyRecord) -> AnyRecord:
-    """A record without what only a replay needs."""
+    """Returns a record without the parts that only a replay needs."""
     if isinstance(record, StepDecided):
         return msgspec.structs.replace(record, assignment=b"", hot=None)
     return record

@@ -1,4 +1,4 @@
-"""Snapshots in the dispatcher's loop: announced with their checkpoints, tracked until served."""
+"""Snapshots in the dispatcher's loop: announced with their checkpoints, and tracked until they are served."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from ps.checkpoints.manifest import CheckpointManifest
 
 
 class PublishedSnapshots:
-    """What the loop does for those who serve the model."""
+    """The work of the loop for servers of the model."""
 
     def __init__(self, audience: Audience, checkpointing: Checkpointing, journal: RunJournal, intake: Intake) -> None:
         self._audience = audience
@@ -23,16 +23,16 @@ class PublishedSnapshots:
         self._journal = journal
         self._intake = intake
         self._held: tuple[str, ...] = ()
-        """why the newest snapshot is held back"""
+        """Reasons why the newest snapshot is held back; empty if it is not."""
         self._live: Live | None = None
-        """what was heard last from a server that has a snapshot"""
+        """The last report of a server that has a snapshot."""
 
     def start_generation(self, connections: ShardConnections) -> None:
-        """Shards may have been replaced."""
+        """Updates the addresses of the shards, which may have been replaced."""
         self._audience.publish_at(connections.publishers)
 
     def advance(self, connections: ShardConnections, generation: int) -> None:
-        """Takes what servers have said, and what has become of the checkpoint that is being taken."""
+        """Processes the reports of servers, and the progress of the checkpoint that is being taken."""
         for live in self._audience.take_reports():
             self._hear(live)
         self._checkpointing.has_audience = self._audience.servers > 0
@@ -42,18 +42,18 @@ class PublishedSnapshots:
             self._announce(checkpoint)
 
     def ask(self, newest: TrainedSamples | None) -> PendingScores | None:
-        """Has the newest samples scored by the served snapshot; None: nobody can."""
+        """Has the newest samples scored by the served snapshot; returns None if no server can."""
         if newest is None or (answer := self._audience.questions.ask(newest.samples)) is None:
             return None
         return PendingScores(newest, answer)
 
     def go_back(self) -> None:
-        """The run has gone back to a checkpoint: a server may not have heard of it yet."""
+        """Announces the checkpoint that the run has gone back to: a server may not have heard of it yet."""
         if self._checkpointing.newest is not None:
             self._announce(self._checkpointing.newest)
 
     def withdraw(self) -> None:
-        """Steps have been declared void, and so are snapshots made of them."""
+        """Withdraws the snapshots of steps that have been voided."""
         self._held = ()
         self._audience.withdraw(self._journal.timeline)
 

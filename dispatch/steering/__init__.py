@@ -1,1 +1,1 @@
-"""Carries out commands between two steps, once each, and puts what is wanted in force; what commands are is below."""
+"""Carries out commands between two steps, once each, and applies the desired state; it does not define commands."""

@@ -1,11 +1,11 @@
-"""Carries out what an operator tells a running dispatcher, between two steps, each command once.
+"""Carries out an operator's commands to a running dispatcher, between two steps, each command once.
 
-    1. read and checked    2. written down    3. followed: it is wanted now    4. acted upon    5. answered
+    1. read and check    2. record    3. apply to the desired state    4. act at once    5. answer
 
-A command has happened when it is in the journal (2), and not before. Its id is written down with it, so one that is
-sent again, even to a dispatcher that was started anew, is answered as it was the first time and has no second effect.
-A crash after 2 costs what it would have done at once; what it sets lasts until somebody sets it anew, whatever is
-restarted meanwhile (``dispatch/journal/desired.py``).
+A command has happened when it is in the journal (2), and not before. Its id is recorded with it, so a command that is
+sent again, even to a restarted dispatcher, gets the same answer as the first time and has no second effect. A crash
+after 2 loses only what the command would have done at once; what it sets stays in force until somebody changes it,
+across all restarts (``dispatch/journal/desired.py``).
 """
 
 import uuid
@@ -33,12 +33,12 @@ from infra.base.process import Stop
 from infra.base.wire import truncate_reason
 
 KEPT_ANSWERS = 10_000
-"""of commands carried out that a checkpoint has"""
+"""Number of the newest answers that a checkpoint stores."""
 STOPPING = "the run is stopping; expected one that goes on; resume it once it has stopped, and give the command anew"
 
 
 class Commands:
-    """Takes commands between two steps."""
+    """Receives commands and carries them out between two steps."""
 
     def __init__(self, socket: ControlSocket, crew: Crew, journal: RunJournal, job: DispatchJob, stop: Stop) -> None:
         self._socket = socket
@@ -47,19 +47,19 @@ class Commands:
         self._job = job
         self._stop = stop
         self._done: dict[str, CommandAnswer] = {}
-        """what was answered to commands that were carried out, by id"""
+        """Answers to the commands that were carried out, by command id."""
         self.desired = Desired()
-        """what people want of the run"""
+        """The desired state: what operators want of the run."""
         self.targets = CommandTargets(crew, stop)
-        """what commands act on, and what they have asked the loop for"""
+        """The parts that commands act on, and their requests to the loop."""
 
     @property
     def answers(self) -> tuple[CommandAnswer, ...]:
-        """To those carried out, the newest last."""
+        """Answers to the commands that were carried out, newest last."""
         return tuple(self._done.values())[-KEPT_ANSWERS:]
 
     def go_back(self, history: History, decided: Decided | None) -> None:
-        """What is on record holds."""
+        """Rebuilds the desired state and the answers from a checkpoint and the journal."""
         if decided is not None:
             self._done = {answer.id: answer for answer in decided.answers} | self._done
         self._done |= self._journal.answers
@@ -68,26 +68,26 @@ class Commands:
         self._crew.roster.ban(self.desired.removed)
 
     def start_generation(self, started: GenerationStarted) -> None:
-        """A generation has started: those who were to leave and have no part in it have left."""
+        """Notes that a generation has started: workers that were to leave and are not in it have left."""
         self.desired = desired_after(self.desired, started)
 
     def go_live(self) -> None:
-        """The run decides new steps: a stop that is on record from before this dispatcher was started is due."""
+        """Carries out a stop that was recorded before this dispatcher started, now that the run decides new steps."""
         if self.desired.is_stopping:
             self._stop.request("stopped by a command")
 
     def adapt(self, change: AlphaChanged) -> bool:
-        """The dispatcher itself changes alpha; False if that cannot be written down."""
+        """Records that the dispatcher itself changes alpha; returns False if that cannot be recorded."""
         return self._write_down(change) is None
 
     def settle_stop(self, step: int) -> None:
-        """The run ends with nothing to save: a stop that was asked for is done with."""
+        """Records that a requested stop is complete, when the run ends with nothing to save."""
         if self.desired.is_stopping:
             text = "the run ended before it had anything to save"
             self._write_down(Commanded(uuid.uuid4().hex, STOPPED, "", step, text, at_seconds=time()))
 
     def carry_out_arrived(self, step: int, parked: Collection[str]) -> None:
-        """Carries out the commands that have arrived; step: the newest; parked: workers without samples."""
+        """Carries out the commands that have arrived; step: the newest step; parked: workers without samples."""
         while (asked := self._socket.next()) is not None:
             if isinstance(asked.message, ListMembers):
                 self._socket.answer(asked, list_members(self._crew, self.desired, parked))
@@ -98,7 +98,7 @@ class Commands:
         self._socket.close()
 
     def _answer(self, asked: Asked, command: Command, step: int) -> None:
-        """Answers one command: as the first time if it was carried out before, else with what becomes of it now."""
+        """Answers one command: with the earlier answer if it was carried out before, otherwise with its outcome now."""
         if (done := self._done.get(command.id)) is not None:
             self._tell(asked, "accepted", done.text, done.cursor)
         elif -1 < command.expected < self._journal.steered:
@@ -113,7 +113,7 @@ class Commands:
                 self._tell(asked, "accepted", done.text, done.cursor)
 
     def _carry_out(self, command: Command, step: int) -> CommandAnswer:
-        """Raises CommandRefused: then nothing has happened."""
+        """Carries out a command; if it raises CommandRefused, nothing has happened."""
         reach("command_received", step)
         spec = read_command(command.verb, command.worker, command.value)  # 1
         self._check_in_time(spec, command.given_seconds)
@@ -140,13 +140,13 @@ class Commands:
         return self._done[command.id]
 
     def _check_in_time(self, spec: CommandSpec, given_seconds: float) -> None:
-        """Raises CommandRefused if the command would first act when somebody resumes the run."""
+        """Raises CommandRefused if the command would only take effect after somebody resumes the run."""
         if self._stop.requested and not spec.is_for_stopping:
             raise CommandRefused(STOPPING)
         check_given(given_seconds, self.desired.stopped_at)
 
     def _write_down(self, record: Commanded | AlphaChanged) -> str | None:
-        """Returns why that is not possible now; None: it is on record, and wanted."""
+        """Records a change and applies it to the desired state; returns the reason if it cannot be recorded now."""
         try:
             self._journal.steer(record)
         except JournalFull as error:
@@ -162,7 +162,7 @@ class Commands:
 
 
 def outdated(expected: int, newest: int) -> str:
-    """Why a command was not carried out: others came after the cursor that it was given at."""
+    """Returns why a command was not carried out: others came after the cursor at which it was given."""
     return (
         f"the command was given at cursor {expected} of the journal, and others came after it; expected cursor "
         f"{newest} or later; read the run again, and repeat the command with its cursor"

@@ -1,7 +1,7 @@
-"""Kernels of policies, compiled before the policy decides.
+"""Compiles the kernels of a policy before it decides.
 
-With a cold cache a policy's kernels take minutes on a busy machine. Inside the loop workers would hear
-nothing meanwhile, and they give a silent dispatcher up.
+With a cold cache this takes minutes on a busy machine. If it happened inside the loop, workers would hear nothing
+meanwhile and give up on a silent dispatcher.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from infra.base.kernels import compile_ahead
 
 
 class PolicyKernels:
-    """Compiles the kernels of every policy that is asked for once, on a thread of its own."""
+    """Compiles the kernels of every requested policy once, on a separate thread."""
 
     def __init__(self, seed: int, backend: Backend, is_stopped: Callable[[], bool]) -> None:
-        """is_stopped: whether the dispatcher is to stop, so that nothing more is compiled"""
+        """is_stopped: returns whether the dispatcher is to stop, in which case nothing more is compiled."""
         self._seed = seed
         self._backend = backend
         self._is_stopped = is_stopped
@@ -25,13 +25,13 @@ class PolicyKernels:
         self._compiled: dict[str, Future[bool]] = {}
 
     def await_compiled(self, policy: str) -> bool:
-        """Returns whether the policy can decide at once, which it cannot if the dispatcher is to stop meanwhile."""
+        """Waits until the policy's kernels are compiled; returns False if the dispatcher is to stop before that."""
         return self._start(policy).result()
 
     def are_compiled(self, policy: str) -> bool:
-        """Whether the policy can decide at once; they are compiled meanwhile if it cannot."""
+        """Whether the policy can decide now; if it cannot, its kernels are being compiled."""
         compiled = self._start(policy)
-        return compiled.done() and compiled.result()  # raises what went wrong
+        return compiled.done() and compiled.result()  # raises the error if compilation failed
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

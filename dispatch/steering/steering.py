@@ -1,7 +1,7 @@
-"""What is in force: the run's settings and, over them, what people have set since, and what the dispatcher adapts.
+"""Applies the run's settings, what operators have set instead, and what the dispatcher adapts itself.
 
-Everything takes effect between two decisions. A policy that needs other things of the dispatcher than the one before
-(replicas, another synchronisation, elastic capacities) waits for the next generation, which starts at once.
+Every change takes effect between two decisions. A policy that needs a different setup of the dispatcher than the one
+before (replicas, another synchronisation, elastic capacities) needs a new generation, which starts at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,54 +34,54 @@ from infra.base.errors import ConfigError
 
 
 class Steering:
-    """Applies what is wanted to the parts that decide."""
+    """Applies the desired state to the parts that decide."""
 
     def __init__(self, job: DispatchJob, pilot: AlphaPilot, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """pilot: follows how contended the machine is; asked only while alpha is its to change.
+        """pilot: adapts alpha to how contended the machine is; used only while it controls alpha.
 
-        is_stopped: whether the dispatcher is to stop, so that no kernels need be compiled
+        is_stopped: returns whether the dispatcher is to stop, in which case no kernels are compiled.
         """
         self._job = job
         self.pilot = pilot
         self._desired = Desired()
-        """what is in force, but for a policy that waits for the next generation"""
+        """The desired state that is applied, except for a policy that waits for the next generation."""
         self._is_piloted = False
-        """whether the pilot knows where alpha stands"""
+        """Whether the pilot has been told the current alpha."""
         self.policy_text = ""
         self._built_for = ""
         self.backend = choose_backend(job.dispatch.opt_backend, job.stream.batch, job.dispatch.workers)
-        """where exact assignment runs"""
+        """Where exact assignment runs."""
         self._configured: AlphaMode = job.dispatch.alpha or ("auto" if has_gpu() else "fixed")
         self.kernels = PolicyKernels(job.seed, self.backend, is_stopped)
         self._use(job.dispatch.policy)
 
     @property
     def mode(self) -> AlphaMode:
-        """Who says how much is solved exactly."""
+        """Who controls the share of exact solving."""
         return mode_of(self._desired, self._configured)
 
     @property
     def alpha(self) -> float:
-        """Share of exact solving in force."""
+        """The share of exact solving that is applied."""
         return alpha_of(self._desired, self._configured, self.needs.alpha)
 
     def can_decide(self, desired: Desired) -> bool:
-        """Whether the wanted policy's kernels are compiled; they are meanwhile if not."""
+        """Whether the kernels of the desired policy are compiled; if not, they are being compiled."""
         return self.kernels.are_compiled(policy_of(desired, self._job.dispatch))
 
     def needs_generation(self, desired: Desired) -> bool:
-        """Whether what is wanted cannot be had in this generation."""
+        """Whether the desired policy needs another generation."""
         policy = policy_of(desired, self._job.dispatch)
         return policy != self.policy_text and not _alike(parse_spec(policy).needs, self.needs)
 
     def start_generation(self, desired: Desired) -> None:
-        """From now on everything that is wanted is in force; to be called before the generation's own parts are."""
+        """Applies the whole desired state; must be called before the parts of the generation are created."""
         self._desired = desired
         self._is_piloted = False
         self._use(policy_of(desired, self._job.dispatch))
 
     def steer(self, commands: Commands, training: Training, intake: Intake) -> None:
-        """Puts in force what people have set since the last step, and what the dispatcher adapts by itself."""
+        """Applies what operators have set since the last step, and what the dispatcher adapts itself."""
         self._apply(commands.desired, training, intake)
         if (change := self._proposed_change()) is not None and commands.adapt(
             AlphaChanged(
@@ -99,20 +99,20 @@ class Steering:
             structlog.get_logger().info("alpha changed", **facts)
 
     def _apply(self, desired: Desired, training: Training, intake: Intake) -> None:
-        """Makes what is wanted hold for the next decision; does nothing if nothing has changed."""
-        if desired is self._desired:
+        """Applies the desired state from the next decision on; does nothing if it has not changed."""
+        if desired is self._desired:  # it is frozen and only ever replaced, so identity means that nothing has changed
             return
         self._desired = desired
         self._is_piloted = self._is_piloted and self.mode == "auto"
         policy = policy_of(desired, self._job.dispatch)
         if policy != self.policy_text and not self.needs_generation(desired):
             self._use(policy)
-            self._is_piloted = False  # alpha may rise to another value now
+            self._is_piloted = False  # the new policy may have another maximum of alpha
             training.decider.use(self.policy)
         self.apply_desired(training, intake)
 
     def apply_desired(self, training: Training, intake: Intake) -> None:
-        """Tells the parts that decide what is in force."""
+        """Passes the applied settings to the parts that decide."""
         training.decider.alpha = self.alpha
         training.decider.compares = self.is_piloting
         deadline = self._desired.deadline
@@ -123,18 +123,18 @@ class Steering:
 
     @property
     def skip_above(self) -> int | None:
-        """Events that may wait before the newest are skipped to; None: any number."""
+        """Events that may wait before all but the newest are skipped; None for any number."""
         wanted = self._desired.skip_above
         if not wanted:
             return self._job.stream.skip_above
         return None if wanted == NONE else int(wanted)
 
     def links(self) -> dict[str, float]:
-        """Speeds that people have told, by worker."""
+        """Returns the link speeds that operators have set, by worker."""
         return self._desired.links
 
     def bounds(self, names: Sequence[str]) -> ShareBounds:
-        """Of the elastic capacities of these workers; those of the settings if the wanted ones hold no batch."""
+        """Returns the bounds of these workers' shares; the configured ones if the desired ones cannot hold a batch."""
         configured = self._job.dispatch.share_bounds
         if not self._desired.shares:
             return configured
@@ -145,7 +145,10 @@ class Steering:
             return configured
 
     def describe(self, status: Status, desired: Desired, names: Sequence[str], cursor: int) -> Status:
-        """A status with what is in force, alpha as for the next step; names: of members; cursor: end of the journal."""
+        """Adds the applied settings to a status, with alpha as for the next step.
+
+        names: names of the members. cursor: end of the journal.
+        """
         return msgspec.structs.replace(
             status,
             policy=self.policy_text,
@@ -162,7 +165,7 @@ class Steering:
         )
 
     def _bounded(self, workers: tuple[WorkerStatus, ...], names: Sequence[str]) -> tuple[WorkerStatus, ...]:
-        """With the bounds of their shares, where these are elastic."""
+        """Adds the share bounds of the workers, if capacities are elastic."""
         if not (self.needs.elastic and names):
             return workers
         bounds_2n = (shares.tolist() for shares in self.bounds(names).of(len(names)))
@@ -177,11 +180,11 @@ class Steering:
     # ── alpha by contention ───────────────────────────────────────────────────────────────────────────────────────────
     @property
     def is_piloting(self) -> bool:
-        """Whether alpha follows contention: somebody wants it to, and the policy has any use for it."""
+        """Whether alpha follows contention: the mode is auto, and the policy solves exactly at all."""
         return self.mode == "auto" and self._solves_exactly
 
     def note(self, decision: Decision, step: StepSeconds) -> None:
-        """Takes what a decision took; step: of those that are trained meanwhile."""
+        """Passes the cost of a decision to the pilot; step: times of the steps that are trained meanwhile."""
         if self.is_piloting:
             if not self._is_piloted:
                 may_move = self._job.dispatch.opt_backend == "auto"
@@ -190,16 +193,16 @@ class Steering:
             self.pilot.note(decision.seconds, decision.cpu_seconds, step, decision.worth)
 
     def _readings(self) -> dict[str, float]:
-        """What the pilot saw last, while alpha is its to change."""
+        """Returns the pilot's last readings; none unless it controls alpha."""
         seen = self.pilot.last if self._is_piloted else None
         return {} if seen is None else seen.figures()
 
     def _proposed_change(self) -> AlphaChange | None:
-        """What the pilot wants changed, if alpha is its to change."""
+        """Returns the change that the pilot proposes, if it controls alpha."""
         return self.pilot.sample_and_decide(monotonic()) if self._is_piloted else None
 
     def _move(self, backend: Backend, training: Training) -> None:
-        """Exact assignment runs there from the next decision on."""
+        """Moves exact assignment to this backend from the next decision on."""
         if backend != self.backend:
             self.backend = backend
             self._use(self.policy_text)
@@ -216,19 +219,19 @@ class Steering:
 
 
 def policy_of(desired: Desired, config: DispatchConfig) -> str:
-    """The policy that is to decide: that of the settings if nobody has set another."""
+    """Returns the desired policy; that of the settings if nobody has set another."""
     return desired.policy or config.policy
 
 
 def mode_of(desired: Desired, configured: AlphaMode) -> AlphaMode:
-    """Who says how much is solved exactly; configured: who does if nobody has said anything since."""
+    """Returns who controls the share of exact solving; configured: who does if no operator has changed that."""
     if desired.alpha is not None:
         return "manual"
     return "auto" if desired.is_auto else configured
 
 
 def alpha_of(desired: Desired, configured: AlphaMode, most: float) -> float:
-    """Share of exact solving; most: that of the policy, the ceiling whoever has set it."""
+    """Returns the share of exact solving; most: the policy's own alpha, which is the maximum for everyone."""
     wanted = desired.alpha
     if wanted is None and mode_of(desired, configured) == "auto":
         wanted = desired.auto_alpha
@@ -236,5 +239,5 @@ def alpha_of(desired: Desired, configured: AlphaMode, most: float) -> float:
 
 
 def _alike(one: Needs, other: Needs) -> bool:
-    """Whether two policies need the same of the dispatcher; alpha may be set at any time."""
+    """Whether two policies need the same setup of the dispatcher; alpha may be changed at any time."""
     return replace(one, alpha=0.0) == replace(other, alpha=0.0)

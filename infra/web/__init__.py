@@ -1,1 +1,1 @@
-"""The HTTP floor that the control plane and serving share; nothing about runs, journals, models or predictions."""
+"""The HTTP layer that the control plane and serving share; nothing about runs, journals, models or predictions."""

@@ -1,4 +1,4 @@
-"""Bases of what requests carry and answers say: strict about names and types; answers of a resource are elsewhere."""
+"""Base classes of request bodies and answers, strict about names and types; answers of each resource are elsewhere."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 

@@ -1,4 +1,4 @@
-"""Assembly: an application from routes, with what every one of ours has, and what stands in front of it."""
+"""Assembles an application from routes, with the parts that all of ours share and the layers in front of it."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -19,23 +19,23 @@ from infra.web.rules import Guard, needs
 
 
 class HasWebParts(Protocol):
-    """What the routes of an application are made of."""
+    """The parts that the routes of an application use."""
 
     @property
     def web(self) -> WebParts:
-        """What those of the floor are made of."""
+        """The parts that the shared routes use."""
         ...
 
 
 def create_web_app(title: str, description: str, routers: Sequence[APIRouter], parts: HasWebParts | None) -> FastAPI:
-    """A new application without global state; without parts it can only be described."""
+    """Returns a new application without global state; without parts it can only be described."""
     app = FastAPI(
         title=title, version=code_version(), description=description, openapi_url=None, redirect_slashes=False
     )
     app.state.parts = parts
     add_problems(app)
     for router in routers:
-        app.router.routes.extend(router.routes)  # as they are: the guard reads their rules
+        app.router.routes.extend(router.routes)  # unchanged: the guard reads their rules
     app.openapi = lambda: describe_routes(app)  # type: ignore[method-assign]
     app.add_api_route(
         "/v1/openapi.json", lambda: app.openapi(), methods=["GET"], summary="This description", **needs("read")
@@ -45,14 +45,14 @@ def create_web_app(title: str, description: str, routers: Sequence[APIRouter], p
 
 
 def parts_of(request: Request) -> Any:
-    """What the application was made of; routes declare of which type that is."""
+    """Returns the parts of the application; routes declare their type."""
     return request.app.state.parts
 
 
 def guarded(app: ASGIApp, routes: Sequence[BaseRoute], web: WebParts, stream_paths: Sequence[str] = ()) -> ASGIApp:
-    """The application as it is served. Outermost first: counted, how many, how often, who, how much.
+    """Returns the application with its layers. Outermost first: metrics, concurrency, rate, token, body size.
 
-    stream_paths: how the paths of event streams end.
+    stream_paths: endings of the paths of event streams.
     """
     config = web.config
     inner: ASGIApp = BodyLimit(app, config.body_bytes, config.receive_seconds)

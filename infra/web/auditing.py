@@ -1,11 +1,11 @@
-"""Entries of the audit trail on their way to SQL, many in a transaction; which requests get one, ``rules`` decides.
+"""Writes entries of the audit trail to SQL, many per transaction; ``rules`` decides which requests get one.
 
-A request that changed something is answered once its entry is in the database, so nothing that a client was told of can
-be missing there. While the database is away, the answer waits for two seconds; the entry waits until the database is
-back. A request that was refused changed nothing: it is answered at once and entered later.
+A request that changed something is answered once its entry is in the database, so every change that a client was told
+of is there. While the database is unreachable, the answer waits for two seconds; the entry waits until the database is
+back. A request that was refused changed nothing: it is answered at once, and its entry is written later.
 
-Refused requests of people with a token are all entered, as long as there is room for them to wait. Of those without
-one, which anybody can send, some are; the others are counted, and an entry a minute tells how many were left out.
+Refused requests with a valid token all get an entry, as long as there is room in the queue. Of those without one, which
+anybody can send, only some do; the others are counted, and one entry per minute says how many were left out.
 """
 
 import asyncio
@@ -25,27 +25,27 @@ from infra.web.store.audit import AuditTrail
 from infra.web.store.rows import NewAudit
 
 RECORD_SECONDS = 2.0
-"""how long an answer may wait for its entry"""
+"""How long an answer may wait for its entry."""
 AGAIN_SECONDS = 1.0
-"""between two attempts to reach a database that is away"""
+"""Time between two attempts to reach the database."""
 DRAIN_SECONDS = 5.0
-"""how long entries are still written when the process ends"""
+"""How long entries are still written when the process ends."""
 MOST_WAITING = 2000
-"""entries of requests that changed something"""
+"""Most waiting entries of requests that changed something."""
 MOST_REFUSED = 1000
-"""further entries of requests that were refused"""
+"""Most waiting entries of requests that were refused."""
 MOST_AT_ONCE = 500
-"""entries of one transaction"""
+"""Most entries in one transaction."""
 LEFT_OUT = "refused requests left out"
 LEFT_OUT_SECONDS = 60.0
-"""between two entries about those"""
+"""Time between two entries about requests that were left out."""
 STRANGERS_PER_SECOND = 1.0
-"""refused requests without a token that are entered; those of ``RATE_SECONDS`` at once"""
+"""Refused requests without a token that get an entry; those of ``RATE_SECONDS`` may come at once."""
 
 
 @dataclass(frozen=True)
 class WaitingEntry:
-    """An entry that is not in the database."""
+    """An entry that is not in the database yet."""
 
     entry: NewAudit
     is_refused: bool
@@ -53,14 +53,14 @@ class WaitingEntry:
 
 
 class AuditQueue:
-    """Entries in the order in which they came; one task writes them."""
+    """Entries in order of arrival; one task writes them."""
 
     def __init__(self, trail: AuditTrail, clock: Callable[[], float] = monotonic) -> None:
         self._trail = trail
         self._clock = clock
         self._waiting: deque[WaitingEntry] = deque()
         self._refused = 0
-        """of those that wait"""
+        """Number of waiting entries of refused requests."""
         self._strangers = Allowances(STRANGERS_PER_SECOND, clock)
         self._left_out = 0
         self._told_left_out_at = -math.inf
@@ -78,7 +78,7 @@ class AuditQueue:
             _warn("answered before it is audited: the database is away", entry)
 
     def note_refusal(self, entry: NewAudit) -> None:
-        """Returns at once."""
+        """Queues an entry about a refused request, or counts it as left out; returns at once."""
         is_wanted = entry.token is not None or self._strangers.spend("") == 0
         if is_wanted and self._refused < MOST_REFUSED:
             self._append(entry, is_refused=True)
@@ -86,7 +86,7 @@ class AuditQueue:
             self._left_out += 1
 
     async def write(self) -> None:
-        """Writes what comes until it is cancelled."""
+        """Writes entries as they arrive, until it is cancelled."""
         while True:
             await self._arrived.wait()
             try:
@@ -96,14 +96,14 @@ class AuditQueue:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def flush(self) -> None:
-        """Writes all that waits; raises DatabaseAway, and what is not written waits on."""
+        """Writes all waiting entries; raises DatabaseAway, and those that are not written keep waiting."""
         while self._waiting:
             batch = list(islice(self._waiting, MOST_AT_ONCE))
             try:
                 await self._trail.add(*(waiting.entry for waiting in batch))
             except DatabaseAway:
                 raise
-            except Exception:  # an entry that SQL does not take must not hold up all that follow
+            except Exception:  # an entry that SQL does not accept must not hold up those after it
                 lost = [waiting.entry.action for waiting in batch]
                 structlog.get_logger().exception("audit entries are lost", actions=lost)
             for waiting in batch:
@@ -116,7 +116,7 @@ class AuditQueue:
         self._arrived.clear()
 
     def tell_left_out(self) -> None:
-        """Adds an entry that tells how many requests have none."""
+        """Adds an entry that says how many requests were left out."""
         if self._left_out:
             self._told_left_out_at = self._clock()
             self._append(NewAudit("", LEFT_OUT, 0, detail={"requests": self._left_out}), is_refused=True)
@@ -132,7 +132,7 @@ class AuditQueue:
 
 @asynccontextmanager
 async def auditing(trail: AuditTrail) -> AsyncIterator[AuditQueue]:
-    """A queue with its writer; what waits at the end is still written, if the database answers."""
+    """Yields a queue with its writer; entries that wait at the end are still written if the database answers."""
     queue = AuditQueue(trail)
     writer = asyncio.create_task(queue.write())
     try:

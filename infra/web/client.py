@@ -1,4 +1,4 @@
-"""Who sends a request, as its head and its connection tell; whether it may is decided elsewhere."""
+"""Finds out who sends a request, from its head and its connection; whether it is allowed is decided elsewhere."""
 
 import ipaddress
 
@@ -6,23 +6,23 @@ from starlette.types import Scope
 
 
 def address(scope: Scope) -> str:
-    """Of the client."""
+    """Returns the address of the client."""
     return str((scope.get("client") or ("unknown",))[0])
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of this name, in lower case."""
+    """Returns the first header with this name, which must be in lower case."""
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
 def bearer(scope: Scope) -> str | None:
-    """The token that a request carries."""
+    """Returns the secret of the token that a request carries; None if it carries none."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can have, or reach, an address."""
+    """Whether an address can only belong to, or be reached from, this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

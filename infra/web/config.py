@@ -1,4 +1,4 @@
-"""How a process listens for HTTP and how much anyone may ask of it; the settings it is made from are elsewhere."""
+"""How a process listens for HTTP and how much clients may ask of it; the settings it is made from are elsewhere."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +9,21 @@ class WebConfig:
     """Made from sections of the settings, which check the values: ``ApiConfig.web`` and ``ServingConfig.web``."""
 
     section: str
-    """of the settings that names host, port and rate"""
+    """Section of the settings that names host, port and rate."""
     usual_port: int
-    """where none is named"""
+    """The port to use if the settings name none."""
     host: str
     port: int | None
-    """0: any that is free; None: the usual one, or any where that is taken"""
+    """The port; 0: any free port; None: the usual port, or any free one if that is taken."""
     tls_certificate: Path | None
-    """None: plain HTTP"""
+    """File of the certificate; None for plain HTTP."""
     tls_key: Path | None
-    """None: it is in the file of the certificate"""
+    """File of the key; None if it is in the certificate's file."""
     body_bytes: int
-    """of the largest request body"""
+    """Size of the largest request body."""
     requests_per_second: float
-    """of one token, or of one address without"""
+    """Requests per second allowed for each token, or for each address without a token."""
     concurrency: int
-    """requests under way at a time; event streams beside them"""
+    """Most requests under way at a time; event streams are counted separately."""
     receive_seconds: float
-    """within which a request must have arrived, its body included"""
+    """Time within which a whole request, with its body, must arrive."""

@@ -1,13 +1,13 @@
-"""Connections, watched as uvicorn does not: requests must arrive in time, idle ones are bounded; no tokens, no routes.
+"""Watches connections more strictly than uvicorn: requests must arrive in time, idle ones are bounded; no tokens.
 
-uvicorn's own limit counts idle connections like busy ones, so a few hundred clients that say nothing would lock all
-others out; and it waits for the head of a first request for ever. Here a connection without a whole request head is
-closed after some seconds, and where there are too many connections, the one that has been idle for longest is.
-What is not HTTP at all never reaches the application; it is answered here, as problem+json like everything else.
+uvicorn's own limit counts idle connections like busy ones, so a few hundred silent clients would lock all others out;
+and it waits for the head of a first request for ever. Here a connection without a whole request head is closed after
+some seconds, and if there are too many connections, the one that has been idle longest is closed. Input that is not
+HTTP never reaches the application; it is answered here, as problem+json like everything else.
 
-A request may be answered before its body has arrived, as one without a token is, or one that is too large. The rest of
-the body is read and dropped then, within limits of size and time, because closing at once would reset the connection,
-and a client that looks for an answer only when it has sent everything would lose it.
+A request may be answered before its body has arrived, for example one without a token or one that is too large. The
+rest of the body is then read and dropped, within limits of size and time: closing at once would reset the connection,
+and a client that reads the answer only after it has sent everything would lose it.
 """
 
 import asyncio
@@ -23,29 +23,30 @@ from infra.web.problems import answer_of
 
 MOST_CONNECTIONS = 1024
 HEAD_BYTES = 32 * 1024
-"""of the longest request line and headers together"""
+"""Largest size of the request line and headers together."""
 VERSIONS = ("1.0", "1.1")
 DROPPED_BODIES = 16
-"""how much of a body that nobody reads is dropped, in bodies of the largest size that is accepted"""
+"""How much of an unread body is dropped, in bodies of the largest accepted size."""
 
 
 def most_connections() -> int:
-    """As many as leave half of the process's open files for everything else."""
+    """Returns how many connections leave half of the process's open files for everything else."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, max(16, files // 2))
 
 
 class JoinedWrites:
-    """A transport that sends the head of an answer together with the first of its body: one packet, and one wake-up.
+    """A transport that sends the head of an answer together with the first part of its body: one packet and one
+    wake-up.
 
-    uvicorn writes them one after the other. What is not followed by more at once is sent at the end of this turn of
-    the event loop.
+    uvicorn writes them one after the other. A write that is not followed by another at once is sent at the end of this
+    iteration of the event loop.
     """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, awaits_body: Callable[[], bool]
     ) -> None:
-        """awaits_body: whether something of a request is still to come; then the connection is not closed yet."""
+        """awaits_body: returns whether part of a request is still to come; the connection is not closed before that."""
         self._transport = transport
         self._loop = loop
         self._awaits_body = awaits_body
@@ -65,7 +66,7 @@ class JoinedWrites:
             self._transport.write(held)
 
     def close(self) -> None:
-        """Once the request has arrived whole: what is not read would reset the connection, and the answer be lost."""
+        """Closes the connection once the whole request has arrived: unread data would reset it and lose the answer."""
         self.flush()
         if not self._awaits_body():
             self._transport.close()
@@ -84,22 +85,22 @@ class WatchedConnection(HttpToolsProtocol):
     """One connection of a client."""
 
     def __init__(self, *args: Any, receive_seconds: float, body_bytes: int, most: int, **kwargs: Any) -> None:
-        """body_bytes: of the largest body; most: connections"""
+        """body_bytes: size of the largest body. most: most connections."""
         super().__init__(*args, **kwargs)
         self._receive_seconds = receive_seconds
         self._body_bytes = body_bytes
         self._most = most
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_between = True
-        """whether nothing of a request has come since the one before was complete"""
+        """Whether no part of a request has arrived since the one before was complete."""
         self._head_bytes: int | None = None
-        """of a head that has begun and is not complete; None: there is none"""
+        """Size so far of a head that is not complete; None if no head is being read."""
         self._dropped_bytes = 0
-        """of the body of a request that is answered already"""
+        """Dropped bytes of the body of a request that has already been answered."""
         self._refusal: HttpError | None = None
-        """of the head that is being read"""
+        """The error to answer the current head with; None if the head is accepted."""
         self._is_refused = False
-        """whether what still comes is dropped, because it was answered here"""
+        """Whether further input is dropped, because the request was answered here."""
 
     @property
     def is_idle(self) -> bool:
@@ -123,7 +124,7 @@ class WatchedConnection(HttpToolsProtocol):
         if self._is_refused:
             self._drop_body(len(data))
             return
-        # the beginning of a head that comes together with the end of another request is not counted: it is short
+        # A head that begins in the same packet as the end of another request is not counted there: that part is short.
         before = 0 if self._is_between else self._head_bytes
         super().data_received(data)
         if self._head_bytes is not None and before is not None and not self.transport.is_closing():
@@ -136,7 +137,7 @@ class WatchedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._become_idle()
         super().on_response_complete()
-        if not self.is_idle:  # the next request was there already
+        if not self.is_idle:  # the next request had already arrived
             self._become_busy()
 
     def drop(self) -> None:
@@ -165,14 +166,14 @@ class WatchedConnection(HttpToolsProtocol):
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """Raises what ``send_400_response`` answers with."""
+        """Checks the head; raises the error that ``send_400_response`` then answers with."""
         self._head_bytes = None
         self._dropped_bytes = 0
         self._refusal = head_error(self.parser.get_http_version(), self.url, self.headers)
         if self._refusal is not None:
             raise self._refusal
         super().on_headers_complete()
-        if self.expect_100_continue:  # who is answered without it may send the body or not, so what follows is unclear
+        if self.expect_100_continue:  # a client answered without "100 Continue" may send the body or not
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -182,11 +183,11 @@ class WatchedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def _awaits_body(self) -> bool:
-        """Whether the body of the newest request has not arrived whole."""
+        """Whether part of the newest request's body is still to come."""
         return not self._is_between and self.cycle is not None and self.cycle.more_body
 
     def _drop_body(self, size: int) -> None:
-        """The rest of a body whose request is answered: there are limits to how much, and how long."""
+        """Drops a part of a body whose request has been answered, within limits of size and time."""
         if not self._dropped_bytes:
             self._stop_timer()
             self._head_timer = self.loop.call_later(self._receive_seconds, self.drop)
@@ -201,13 +202,13 @@ class WatchedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Another protocol is asked for: the request is answered as it is, and nothing can follow it."""
+        """Called when the client asks for another protocol: the request is answered as it is, and is the last one."""
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
     # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def _give_up(self) -> None:
-        """A head that has begun is answered; silence is not."""
+        """Ends a connection that took too long: an incomplete head is answered, silence is not."""
         if self._head_bytes is None or self.transport.is_closing():
             self.drop()
             return
@@ -216,11 +217,11 @@ class WatchedConnection(HttpToolsProtocol):
         )
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn when what has come cannot be read, or when its head is refused."""
+        """Called by uvicorn when the input cannot be read, or when its head is refused."""
         self._refuse(self._refusal or BadRequest("this is not HTTP; expected HTTP/1.1; correct the client"))
 
     def _refuse(self, error: HttpError) -> None:
-        """Answers in place of the application, and closes; requests that came whole are answered before that."""
+        """Answers in place of the application, and closes; requests that arrived completely are answered first."""
         self._become_busy()
         if not self.is_idle and not self.cycle.more_body:
             self.cycle.keep_alive = False
@@ -229,7 +230,7 @@ class WatchedConnection(HttpToolsProtocol):
         if self.transport.is_closing() or self.pipeline or (not self.is_idle and self.cycle.response_started):
             self.drop()
             return
-        if not self.is_idle:  # the application may be at work on a body that makes no sense now
+        if not self.is_idle:  # the application may be reading a body that is now meaningless
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         answer = answer_of(error)
@@ -239,7 +240,7 @@ class WatchedConnection(HttpToolsProtocol):
         if not self.transport.can_write_eof():
             self.transport.close_at_once()  # type: ignore[attr-defined]
             return
-        # our side ends here, and what still comes is dropped as if it were the rest of a body
+        # Our side of the connection ends here; further input is dropped as if it were the rest of a body.
         self._is_refused = True
         self._dropped_bytes = 0
         self.transport.flush()  # type: ignore[attr-defined]
@@ -249,7 +250,7 @@ class WatchedConnection(HttpToolsProtocol):
 
 
 def head_error(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> HttpError | None:
-    """What is wrong with the head of a request beyond its form, which the parser checks."""
+    """Returns what is wrong with the head of a request apart from its syntax, which the parser checks; or None."""
     if len(url) + sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES:
         return too_long_head()
     hosts = sum(name == b"host" for name, _ in headers)
@@ -265,5 +266,5 @@ def too_long_head() -> HeadTooLarge:
 
 
 def watched_connections(receive_seconds: float, body_bytes: int, most: int) -> Callable[..., WatchedConnection]:
-    """What uvicorn makes a protocol from."""
+    """Returns the factory from which uvicorn makes a protocol for each connection."""
     return partial(WatchedConnection, receive_seconds=receive_seconds, body_bytes=body_bytes, most=most)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives, with problems and the tokens that routes need; no text about a route."""
+"""The OpenAPI document: what FastAPI derives, plus problems and the tokens that routes need; no texts about routes."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PROBLEMS = {
 
 
 def describe_routes(app: FastAPI) -> dict[str, Any]:
-    """Made once, and kept."""
+    """Returns the OpenAPI document, which is made once and then kept."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title,

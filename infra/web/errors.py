@@ -1,23 +1,23 @@
-"""Errors with which a request may end, each with its HTTP status; what goes wrong without a request is not here.
+"""Errors with which a request may end, each with its HTTP status; errors outside of requests are elsewhere.
 
 FreshetError
 └── HttpError           500   base; the answer is problem+json (RFC 9457) with the error's text as its detail
     ├── BadRequest      400   a request that cannot be read
     │   └── BadPageToken      a page was asked for with a token that no page gave
-    ├── Unauthorized    401   no token, or one that is not valid (any more)
+    ├── Unauthorized    401   no token, or one that is invalid, expired or revoked
     ├── Forbidden       403   a token without the scope that the route needs
     ├── NotFound        404   no such run, worker, command
     ├── TooSlow         408   a request that did not arrive in time
-    ├── Conflict        409   what is asked for cannot be done as things are
-    ├── CursorOutdated 412    things have changed after the cursor of If-Match
+    ├── Conflict        409   the request conflicts with the current state
+    ├── CursorOutdated 412    the state has changed after the cursor of If-Match
     ├── TooLarge        413   a request body above the limit
     ├── Unprocessable   422   a value that cannot be used
-    │   └── KeyReused         an idempotency key that came with another request before
+    │   └── KeyReused         an idempotency key that was used with another request before
     ├── TooMany         429   more requests than the rate limit allows
     ├── HeadTooLarge    431   a request line and headers above the limit
     └── NotAvailable    503   nothing is wrong with the request; try again later
         ├── DatabaseAway      the database cannot be reached, is locked for too long, or has no room left
-        └── Overloaded        too many requests at a time
+        └── Overloaded        too many requests at the same time
 """
 
 from typing import ClassVar
@@ -47,7 +47,7 @@ class BadPageToken(BadRequest):
 
 
 class Unauthorized(HttpError):
-    """There is no token, or one that is not valid."""
+    """There is no token, or it is not valid."""
 
     status = 401
     title = "Unauthorized"
@@ -61,7 +61,7 @@ class Forbidden(HttpError):
 
 
 class NotFound(HttpError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     status = 404
     title = "Not found"
@@ -75,14 +75,14 @@ class TooSlow(HttpError):
 
 
 class Conflict(HttpError):
-    """As things are, it cannot be done."""
+    """The request conflicts with the current state."""
 
     status = 409
     title = "Conflict"
 
 
 class CursorOutdated(HttpError):
-    """Something was changed after the cursor that the request names."""
+    """The state has changed after the cursor that the request names."""
 
     status = 412
     title = "Outdated"
@@ -103,7 +103,7 @@ class Unprocessable(HttpError):
 
 
 class KeyReused(Unprocessable):
-    """The idempotency key came with another request before."""
+    """The idempotency key was used with another request before."""
 
     title = "Idempotency key reused"
 
@@ -123,7 +123,7 @@ class HeadTooLarge(HttpError):
 
 
 class NotAvailable(HttpError):
-    """It cannot be done now, and perhaps later."""
+    """The request cannot be carried out now, but perhaps later."""
 
     status = 503
     title = "Unavailable"
@@ -137,6 +137,6 @@ class DatabaseAway(NotAvailable):
 
 
 class Overloaded(NotAvailable):
-    """There are too many requests at a time."""
+    """Too many requests are being answered at the same time."""
 
     title = "Too many requests at a time"

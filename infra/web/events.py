@@ -1,6 +1,6 @@
-"""Events in the body of a request: the formats, and what is told of those that do not fit; not what becomes of them.
+"""Events in the body of a request: their formats, and which errors are reported; not how they are used.
 
-A body is one event, a list of them, one a line, or a packed record.
+A body is one event, a list of events, one event per line, or a packed record.
 """
 
 import re
@@ -18,13 +18,13 @@ from ingest.streams.position import Position
 from ingest.streams.source import Record
 
 LINE = re.compile(rb"\S[^\n]*")
-"""one that is not blank"""
+"""A line that is not blank."""
 MOST_REJECTS = 1000
-"""of a request that are told"""
+"""Most rejected events of a request that are listed."""
 
 
 def describe_body(example: dict[str, Any]) -> dict[str, Any]:
-    """The body of a request as OpenAPI has it; example: one event"""
+    """Returns the description of a request body for OpenAPI; example: one event."""
     return {
         "required": True,
         "content": {
@@ -36,7 +36,7 @@ def describe_body(example: dict[str, Any]) -> dict[str, Any]:
 
 
 async def read_body(request: Request, what: str) -> bytes:
-    """The body of a request; raises BadRequest if it is empty; what: is expected, as in events"""
+    """Returns the body of a request; raises BadRequest if it is empty. what: the expected content, for the message."""
     body = await request.body()
     if not body or body.isspace():
         raise BadRequest(f"the body is empty; expected {what}")
@@ -44,10 +44,10 @@ async def read_body(request: Request, what: str) -> bytes:
 
 
 class RejectedEvent(Answer):
-    """An event of a request that does not fit the schema, so that nothing is made of it."""
+    """An event of a request that does not fit the schema and is not used."""
 
     index: int
-    """in the request, from 0"""
+    """Its place in the request, from 0."""
     reason: str
 
 
@@ -55,13 +55,13 @@ class DecodedBody(NamedTuple):
     """The events of a body."""
 
     payloads: list[bytes]
-    """each event as it came; of a packed record, the record"""
+    """Each event as it arrived; for a packed record, the record."""
     is_packed: bool
     decoded: Decoded
 
     @property
     def rejects(self) -> list[RejectedEvent]:
-        """The first of those that do not fit."""
+        """The first events that do not fit."""
         places = [reject.position for reject in self.decoded.rejects]
         indices = [place.index if self.is_packed else place.offset for place in places]
         reasons = (reject.reason for reject in self.decoded.rejects)
@@ -70,9 +70,10 @@ class DecodedBody(NamedTuple):
 
 
 def decode_body(decoder: Decoder, body: bytes, most: int, unknown: list[bytes] | None = None) -> DecodedBody:
-    """Raises BadRequest, and TooLarge if there are more events than the most, where they are not packed.
+    """Decodes the events of a body.
 
-    unknown: events with fields that the schema does not know are added to it.
+    Raises BadRequest, and TooLarge if there are more than ``most`` events, unless they are packed. unknown: events with
+    fields that the schema does not know are added to this list.
     """
     packed = is_packed(body)
     payloads = [body] if packed else split_events(body, most)
@@ -81,9 +82,9 @@ def decode_body(decoder: Decoder, body: bytes, most: int, unknown: list[bytes] |
 
 
 def split_events(body: bytes, most: int) -> list[bytes]:
-    """The events of a body that is not packed, each as it came. Raises BadRequest.
+    """Returns the events of a body that is not packed, each as it arrived.
 
-    How many there are is known before anything is made of them: TooLarge if there are more than the most.
+    Raises BadRequest, or TooLarge if there are more than ``most``; they are counted before they are decoded.
     """
     if body.lstrip()[:1] == b"[":
         return _split_list(body, most)

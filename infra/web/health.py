@@ -1,4 +1,4 @@
-"""Routes by which a process is watched; whether it can do its own work, it says itself, with ``/readyz``."""
+"""Routes that monitor a process; whether it can do its own work is the answer of its own ``/readyz``."""
 
 from typing import Annotated, Literal
 

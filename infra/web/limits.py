@@ -1,6 +1,6 @@
-"""Limits in front of the application: size and duration of a request, how many a second, how many at a time; not who.
+"""Limits in front of the application: size and duration of a request, requests per second and at a time; no tokens.
 
-All of them are plain ASGI: nothing is buffered, and what is refused is refused before the application sees it.
+All of them are plain ASGI: nothing is buffered, and a request is refused before the application sees it.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from infra.web.errors import Overloaded, TooLarge, TooMany, TooSlow
 from infra.web.problems import answer_of, send_problem
 
 OPEN_PATHS = ("/healthz", "/readyz")
-"""asked by whoever watches the process: never refused for load"""
+"""Paths that monitoring asks for; they are never refused because of load."""
 RATE_SECONDS = 10
-"""of which a client may send the requests at once"""
+"""A client may send at once as many requests as the rate allows in this time."""
 
 
 class BodyLimit:
@@ -36,7 +36,7 @@ class BodyLimit:
         announced = header(scope, b"content-length")
         if announced is None and header(scope, b"transfer-encoding") is None:
             await self._app(scope, receive, send)
-        elif int(announced or 0) > self._most_bytes:  # a number: the parser has seen to it
+        elif int(announced or 0) > self._most_bytes:  # the parser has already checked that it is a number
             await send_problem(self._too_large(), scope, receive, send)
         else:
             await self._receive(scope, receive, send)
@@ -83,23 +83,24 @@ class BodyLimit:
 
 
 class Allowances:
-    """How many requests each client may send now: a token bucket for each, kept in memory.
+    """Counts how many requests each client may send now: one token bucket per client, kept in memory.
 
-    A bucket holds what a client may send in ``RATE_SECONDS``, and is refilled all the time: whoever has been quiet may
-    send so many at once, and goes on at the rate. There are no windows, so there is no moment when all may begin anew.
+    A bucket holds as many requests as a client may send in ``RATE_SECONDS`` and is refilled continuously: a client that
+    has been quiet may send that many at once and then continues at the rate. There are no fixed windows, so there is no
+    moment at which all clients may start again together.
     """
 
     def __init__(self, requests_per_second: float, clock: Callable[[], float] = monotonic) -> None:
         self.most = max(1, round(requests_per_second * RATE_SECONDS))
-        """at once"""
+        """Most requests at once: the size of a bucket."""
         self._rate = requests_per_second
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
-        """by client, the requests left in its bucket, and when that was so; a bucket that is full need not be here"""
+        """By client, the requests left in its bucket and the time of that count; a full bucket need not be stored."""
         self._sweep_at = clock() + self._fill_seconds
 
     def spend(self, client: str) -> float:
-        """Takes one request out of a client's bucket and returns 0; the seconds until there is one, if it is empty."""
+        """Takes one request from a client's bucket and returns 0, or the seconds to wait if the bucket is empty."""
         now = self._clock()
         self._sweep(now)
         left = self._left_of(client, now)
@@ -109,12 +110,12 @@ class Allowances:
         return 0.0
 
     def __len__(self) -> int:
-        """Clients that are remembered."""
+        """Number of clients that are remembered."""
         return len(self._left)
 
     @property
     def _fill_seconds(self) -> float:
-        """that an empty bucket takes to be full"""
+        """Seconds in which an empty bucket becomes full."""
         return self.most / self._rate
 
     def _left_of(self, client: str, now: float) -> float:
@@ -122,16 +123,16 @@ class Allowances:
         return min(self.most, left + (now - at) * self._rate)
 
     def _sweep(self, now: float) -> None:
-        """Forgets clients whose buckets are full, once in a while."""
+        """Forgets, from time to time, the clients whose buckets are full."""
         if now >= self._sweep_at:
             self._left = {client: left for client, left in self._left.items() if self._left_of(client, now) < self.most}
             self._sweep_at = now + self._fill_seconds
 
 
 class RateLimit:
-    """Refuses requests of a client that sends them faster than is allowed.
+    """Refuses requests of a client that sends them faster than allowed.
 
-    A client is its token where that is valid, else its address.
+    A client is identified by its token if that is valid, otherwise by its address.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class RateLimit:
         known: Callable[[str], str | None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """known: the id of the token with a secret; None unless it is valid"""
+        """known: returns the id of the token with a secret; None unless the token is valid."""
         self._app = app
         self._rate = requests_per_second
         self._known = known
@@ -167,20 +168,20 @@ class RateLimit:
 
 
 class ConcurrencyLimit:
-    """Refuses requests while too many are being answered; event streams are counted apart from all others.
+    """Refuses requests while too many are being answered; event streams are counted separately.
 
-    A client is its token, valid or not, else its address. It may have as many under way as there is room left: one
-    alone has half of the room, and however many hold what they can, as with bodies that arrive slowly, the next one
-    still finds some.
+    A client is identified by its token, valid or not, otherwise by its address. It may have as many requests under way
+    as there is room left. So one client alone can take half of the room, and however many clients take all they can,
+    for example with bodies that arrive slowly, the next one still finds some.
     """
 
     def __init__(self, app: ASGIApp, most: int, stream_paths: Iterable[str]) -> None:
-        """stream_paths: how the paths of event streams end"""
+        """stream_paths: endings of the paths of event streams."""
         self._app = app
         self._most = most
         self._stream_paths = tuple(stream_paths)
         self._under_way: Counter[tuple[bool, str]] = Counter()
-        """by whether it is an event stream, and client; that of nobody is the sum"""
+        """Requests under way, by whether they are event streams and by client; the empty client is the sum of all."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:

@@ -1,4 +1,4 @@
-"""What is counted of every request: method, path as in OpenAPI, status, duration; nothing that a client made up."""
+"""Metrics of every request: method, path as in OpenAPI, status, duration; nothing that a client could invent."""
 
 from collections.abc import Sequence
 from re import Pattern
@@ -11,18 +11,18 @@ from infra.base.telemetry import Meter
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MATCHED = "matched"
-"""of a request's scope: the route that it is for, or None"""
+"""Key in a request's scope; its value is the matched route, or None."""
 NO_ROUTE = "none"
 OTHER_METHOD = "other"
 NO_ANSWER = "none"
-"""labels of what a client may make up, so that there are only so many"""
+"""This and the two labels above stand for anything a client could invent, so that the number of labels is bounded."""
 
 
 class MeasuredRequests:
-    """Finds the route of each request, for whoever is behind, and counts it."""
+    """Finds the route of each request, for the layers behind it, and counts the request."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], meter: Meter, stream_paths: Sequence[str]) -> None:
-        """stream_paths: how the paths of event streams end, whose duration says nothing"""
+        """stream_paths: endings of the paths of event streams, whose duration has no meaning."""
         self._app = app
         self._meter = meter
         self._stream_paths = tuple(stream_paths)
@@ -59,7 +59,7 @@ class MeasuredRequests:
 
 
 class _Target:
-    """What is needed of a route to find it."""
+    """The parts of a route that are needed to find it."""
 
     def __init__(self, route: BaseRoute) -> None:
         self.route = route

@@ -1,6 +1,6 @@
-"""What a browser shows of an API, made from its OpenAPI document: plain pages that load nothing, and tell of no run.
+"""Pages about an API for a browser, made from its OpenAPI document; they load nothing and show nothing about any run.
 
-They are for anyone: what can be asked is in the documentation, too.
+They need no token: what they show is in the documentation, too.
 """
 
 from html import escape
@@ -23,14 +23,14 @@ th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.8rem 0.3rem 0;
 
 
 def add_pages(app: FastAPI) -> None:
-    """Adds / and /docs, which are not part of the document that they show."""
+    """Adds / and /docs, which are not themselves in the OpenAPI document."""
     hidden: dict[str, Any] = {"methods": ["GET"], "include_in_schema": False, **OPEN}
     app.add_api_route("/", lambda: HTMLResponse(landing_page(app.openapi()), headers=HEADERS), **hidden)
     app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi()), headers=HEADERS), **hidden)
 
 
 def landing_page(document: dict[str, Any]) -> str:
-    """What this is, how to get a token, and where to go on."""
+    """Returns a page that says what this API is, how to get a token, and where to continue."""
     info = document["info"]
     return page(
         info["title"],
@@ -48,7 +48,7 @@ def landing_page(document: dict[str, Any]) -> str:
 
 
 def reference_page(document: dict[str, Any]) -> str:
-    """A line for each operation."""
+    """Returns a page with one line for each operation."""
     rows = [
         f"<tr><td><code>{method.upper()}</code></td><td><code>{escape(path)}</code></td>"
         f"<td>{escape(operation['summary'])}</td><td>{escape(_scope(operation))}</td></tr>"
@@ -61,7 +61,7 @@ def reference_page(document: dict[str, Any]) -> str:
 
 
 def page(title: str, body: str) -> str:
-    """A whole page; body: HTML"""
+    """Returns a whole page; body: HTML."""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><h1>{escape(title)}</h1>{body}</html>'

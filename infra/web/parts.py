@@ -1,4 +1,4 @@
-"""What every process with HTTP has before it has anything of its own: a database, tokens, the audit trail, metrics."""
+"""What every process with HTTP needs before its own parts: a database, tokens, the audit trail and metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,12 +21,12 @@ from infra.web.tokens import TokenCache
 
 StoreT = TypeVar("StoreT", bound=AccessStore)
 DATABASE_SECONDS = 2.0
-"""between two attempts to open the database"""
+"""Time between two attempts to open the database."""
 
 
 @dataclass(frozen=True)
 class WebParts:
-    """One of each."""
+    """The parts that every process with HTTP has."""
 
     config: WebConfig
     store: AccessStore
@@ -34,12 +34,12 @@ class WebParts:
     audit: AuditQueue
     meter: Meter
     token_command: str
-    """what makes a token for this process, without the scope"""
+    """The command that makes a token for this process, without the scope."""
 
 
 @asynccontextmanager
 async def opened_store(kind: type[StoreT], url: str, stop: Stop) -> AsyncIterator[StoreT | None]:
-    """Waits for a database that is away; None if a stop is requested meanwhile."""
+    """Opens the database, and waits while it is unreachable; yields None if a stop is requested meanwhile."""
     store = await _open(kind, url, stop)
     try:
         yield store
@@ -60,14 +60,14 @@ async def _open(kind: type[StoreT], url: str, stop: Stop) -> StoreT | None:
 
 @asynccontextmanager
 async def web_parts(config: WebConfig, store: AccessStore, token_command: str, meter: Meter) -> AsyncIterator[WebParts]:
-    """Raises ConfigError if nobody could have a token; what waits to be audited at the end is still written."""
+    """Opens the parts; raises ConfigError if nobody could have a token. Waiting audit entries are written on exit."""
     await check_address(config.host, store, token_command)
     async with auditing(store.audit) as audit:
         yield WebParts(config, store, TokenCache(store.tokens), audit, meter, token_command)
 
 
 async def check_address(host: str, store: AccessStore, token_command: str) -> None:
-    """Raises ConfigError for an address that others can reach where nobody has a token."""
+    """Raises ConfigError if other machines can reach the address and there is no valid token."""
     if is_loopback(host) or any(token.is_valid(time()) for token in await store.tokens.list()):
         return
     raise ConfigError(

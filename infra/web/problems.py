@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457), within the application and in front of it; which errors there are is elsewhere."""
+"""Answers errors as problem+json (RFC 9457), inside the application and in front of it; the errors are in errors.py."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,17 +16,17 @@ from infra.web.errors import BadRequest, HttpError
 
 PROBLEM_TYPE = "application/problem+json"
 MOST_ERRORS = 50
-"""of one request that are told"""
+"""Most errors of one request that are listed."""
 
 
 def problem(status: int, title: str, detail: str, more: Mapping[str, Any] | None = None) -> JSONResponse:
-    """An error response."""
+    """Returns an error response."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **(more or {})}
     return JSONResponse(body, status_code=status, media_type=PROBLEM_TYPE)
 
 
 def answer_of(error: HttpError, more: Mapping[str, Any] | None = None) -> JSONResponse:
-    """The response to an error of ours."""
+    """Returns the response to one of our errors."""
     answer = problem(error.status, error.title, _clean(str(error)), more)
     if error.status == HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
@@ -38,12 +38,12 @@ def answer_of(error: HttpError, more: Mapping[str, Any] | None = None) -> JSONRe
 
 
 async def send_problem(error: HttpError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers in place of the application."""
+    """Sends the answer to an error in place of the application."""
     await answer_of(error)(scope, receive, send)
 
 
 def add_problems(app: FastAPI) -> None:
-    """Has every error of the application answered as a problem."""
+    """Makes the application answer every error as a problem."""
     app.add_exception_handler(HttpError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
@@ -65,7 +65,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_invalid(_request: Request, error: Exception) -> Response:
-    """Names what is wrong and where; never repeats the input, which may be no JSON at all."""
+    """Says what is wrong and where; never repeats the input, which may not even be JSON."""
     assert isinstance(error, RequestValidationError)
     errors = [
         {"where": [_clean(str(part)) for part in found["loc"]], "problem": _clean(str(found["msg"]))}
@@ -75,16 +75,16 @@ async def _answer_invalid(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_nobody(_request: Request, _error: Exception) -> Response:
-    """The client has gone before its body had arrived; that is no failure of ours."""
+    """Answers when the client has disconnected before its body arrived; that is no failure of ours."""
     return problem(400, BadRequest.title, "the body did not arrive; expected all of it; send it again")
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
-    """The edge of the process: whatever else went wrong is logged, and the client is told no more than that."""
+    """The edge of the process: logs any other error, and tells the client only that the request failed."""
     structlog.get_logger().error("request failed", path=request.url.path, exc_info=error)
     return problem(500, HttpError.title, "the request failed; the log of the API says why")
 
 
 def _clean(text: str) -> str:
-    """Without what UTF-8 cannot encode."""
+    """Returns the text without what UTF-8 cannot encode, and not too long."""
     return text.encode("utf-8", "replace").decode()[:2000]

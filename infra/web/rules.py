@@ -3,7 +3,7 @@
     router.get("/v1/runs", **needs("read"))     a valid token with that scope
     router.get("/healthz", **OPEN)              anyone
 
-A route without either answers nobody (``Guard``), and a test finds it.
+A route that declares neither answers nobody (``Guard``), and a test finds it.
 """
 
 from dataclasses import dataclass
@@ -28,18 +28,18 @@ SCHEME = "bearer"
 READ: Scope = "read"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REFUSED = 400
-"""from this status on"""
+"""Answers with this status or a higher one are refusals."""
 NOT_AUDITED = ("/v1/samples", "/v1/predict")
-"""where they succeed: events are on record themselves, and predictions change nothing"""
+"""Paths that are not audited when they succeed: events are recorded anyway, and predictions change nothing."""
 
 
 def needs(scope: Scope) -> dict[str, Any]:
-    """Of a route: only for tokens with this scope."""
+    """Declares that a route is only for tokens with this scope."""
     return {"openapi_extra": {SCOPE: scope, "security": [{SCHEME: []}]}}
 
 
 OPEN: dict[str, Any] = {"openapi_extra": {SCOPE: OPEN_TO_ALL, "security": []}}
-"""of a route: for anyone"""
+"""Declares that a route is open to anyone."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Actor:
     """Who makes a request."""
 
     token: str
-    """its id"""
+    """Id of its token."""
     name: str
 
 
 def actor_of(request: Request) -> Actor:
-    """Who makes a request; the guard has let it pass."""
+    """Returns who makes a request; the guard has already admitted it."""
     actor: Actor = request.scope["actor"]
     return actor
 
@@ -61,7 +61,7 @@ Acting = Annotated[Actor, Depends(actor_of)]
 
 
 def rule_of(route: BaseRoute) -> str | None:
-    """The scope that a route needs; None if nobody has declared one."""
+    """Returns the scope that a route needs; None if none is declared."""
     return (getattr(route, "openapi_extra", None) or {}).get(SCOPE)
 
 
@@ -69,7 +69,7 @@ class Guard:
     """Refuses requests without the right token before they are read, and audits those that change something."""
 
     def __init__(self, app: ASGIApp, tokens: TokenCache, audit: AuditQueue, token_command: str) -> None:
-        """token_command: what makes a token for this server, without the scope."""
+        """token_command: the command that makes a token for this server, without the scope."""
         self._app = app
         self._tokens = tokens
         self._audit = audit
@@ -94,7 +94,10 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_audited(self, scope: AsgiScope, route: BaseRoute | None, receive: Receive, send: Send) -> None:
-        """What changed something is on record before its answer is sent; what was refused is entered afterwards."""
+        """Handles a request that may change something.
+
+        A successful change is audited before its answer is sent; a refused request is audited afterwards.
+        """
         status = 500
 
         async def recorded(message: Message) -> None:
@@ -112,7 +115,7 @@ class Guard:
                 self._audit.note_refusal(entry_of(scope, route, status))
 
     async def _admit(self, scope: AsgiScope, route: BaseRoute | None) -> None:
-        """Raises Unauthorized or Forbidden; a path that does not exist is told to those with a token alone."""
+        """Raises Unauthorized or Forbidden. Only clients with a token are told that a path does not exist."""
         needed = rule_of(route) if route is not None else None
         if needed == OPEN_TO_ALL:
             return
@@ -131,19 +134,19 @@ class Guard:
         return await self._tokens.check(secret)
 
     def _way_to_a_token(self, scope: AsgiScope, needed: str) -> str:
-        """Those on this machine are told the whole command; others not where the server keeps its files."""
+        """Returns how to get a token. Only clients on this machine are told the whole command, which names a folder."""
         if is_loopback(address(scope)):
             return f"make one with '{self._token_command} --scope {needed}'"
         return f"make one on the machine of this server with 'freshet token create --name NAME --scope {needed}'"
 
 
 def path_of(scope: AsgiScope, route: BaseRoute | None) -> str:
-    """As the route declares it; as it was asked for where there is none."""
+    """Returns the path as the route declares it; the requested path if there is no route."""
     return getattr(route, "path", None) or str(scope["path"])[:200]
 
 
 def entry_of(scope: AsgiScope, route: BaseRoute | None, status: int) -> NewAudit:
-    """Who asked for what, and how it was answered."""
+    """Returns the audit entry of a request: who asked for what, and the answer's status."""
     actor: Actor | None = scope.get("actor")
     return NewAudit(
         actor=actor.name if actor is not None else "",

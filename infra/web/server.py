@@ -21,16 +21,16 @@ from infra.web.connections import most_connections, watched_connections
 
 PASS_SECONDS = 0.05
 OPEN_REQUESTS_SECONDS = 5
-"""how long open requests may take after a stop is requested"""
+"""How long open requests may take after a stop is requested."""
 HEADERS = (("X-Content-Type-Options", "nosniff"),)
-"""of every answer: browsers take it for what its type says, and nothing else"""
+"""Headers of every answer: browsers must trust its declared type and not guess another."""
 BACKLOG = 1024
-"""connections that wait to be accepted"""
+"""Most connections that wait to be accepted."""
 
 
 @dataclass(frozen=True)
 class OpenPort:
-    """A socket that listens, or will once it is served, and how it is served."""
+    """A socket that listens, or will listen once it is served, and how it is served."""
 
     listener: socket.socket
     tls: ssl.SSLContext | None
@@ -38,7 +38,7 @@ class OpenPort:
 
     @property
     def address(self) -> str:
-        """As in ``http://127.0.0.1:8000``."""
+        """Address of the server, such as ``http://127.0.0.1:8000``."""
         scheme = "https" if self.tls is not None else "http"
         host, port = self.listener.getsockname()[:2]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -46,7 +46,7 @@ class OpenPort:
 
 @contextlib.contextmanager
 def open_port(config: WebConfig, is_shared: bool = False) -> Iterator[OpenPort]:
-    """Raises ConfigError; is_shared: others may listen on the port beside this process."""
+    """Opens the port; raises ConfigError if that fails. is_shared: other processes may listen on the same port."""
     tls = tls_context(config)
     with listen(config, is_shared) as listener:
         port = OpenPort(listener, tls, config)
@@ -55,9 +55,10 @@ def open_port(config: WebConfig, is_shared: bool = False) -> Iterator[OpenPort]:
 
 
 def listen(config: WebConfig, is_shared: bool = False) -> socket.socket:
-    """A listening socket; bound here because uvicorn exits when a port is in use.
+    """Returns a listening socket. It is bound here because uvicorn exits when a port is in use.
 
-    Without a port it is the usual one, or any: runs side by side on one machine do not get into each other's way.
+    If the settings name no port, it is the usual one, or any free one if that is taken, so that several runs on one
+    machine do not conflict.
     """
     host = config.host
     wanted = config.usual_port if config.port is None else config.port
@@ -75,7 +76,7 @@ def listen(config: WebConfig, is_shared: bool = False) -> socket.socket:
 
 def _bound(host: str, port: int, is_shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if is_shared:  # and listens once it is served: until then connections go to the others
+    if is_shared:  # it listens only once it is served: until then connections go to the other processes
         listener = socket.socket(family)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,14 +87,14 @@ def _bound(host: str, port: int, is_shared: bool) -> socket.socket:
             raise
     else:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    # Connections inherit it. asyncio sets it only where it is told the protocol, and an answer in two packets would
-    # wait 40 ms for the client's acknowledgement of the first.
+    # Connections inherit this option. asyncio sets it only on sockets created with an explicit protocol. Without it, an
+    # answer in two packets would wait 40 ms for the client's acknowledgement of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def tls_context(config: WebConfig) -> ssl.SSLContext | None:
-    """None without a certificate; raises ConfigError if it cannot be used."""
+    """Returns the TLS context; None without a certificate. Raises ConfigError if the certificate cannot be used."""
     if config.tls_certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -109,7 +110,7 @@ def tls_context(config: WebConfig) -> ssl.SSLContext | None:
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn server without signal handlers of its own: the process has a Stop."""
+    """A uvicorn server without signal handlers of its own, because the process has a Stop."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -117,7 +118,7 @@ class QuietServer(uvicorn.Server):
 
 
 def run_in_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Runs the process's work in an event loop of its own."""
+    """Runs the process's work in a new event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work)
 
@@ -125,9 +126,9 @@ def run_in_loop(work: Coroutine[Any, Any, None]) -> None:
 async def serve(
     app: ASGIApp, port: OpenPort, stop: Stop, on_ready: Callable[[str], None], on_end: Callable[[], None]
 ) -> None:
-    """Serves until ``stop``, then finishes open requests.
+    """Serves until ``stop`` is requested, then finishes open requests.
 
-    on_ready: gets the real address; on_end: called before open requests are finished.
+    on_ready: called with the actual address. on_end: called before open requests are finished.
     """
     limits = port.config
     config = uvicorn.Config(

@@ -1,11 +1,12 @@
-"""Bearer tokens as requests bring them, kept in memory for a while; they are made and stored in ``store``.
+"""Checks the bearer tokens of requests and caches them in memory for a while; they are made and stored in ``store``.
 
-A token that was checked in the last two seconds is not looked up again, so one that is revoked is refused two seconds
-later. While the database is away, tokens that were seen before stay as they were, and unknown ones cannot be checked.
-After a lookup that failed there is none for two seconds; requests that are refused meanwhile do not prolong this.
+A token that was checked in the last two seconds is not looked up again, so a revoked token is refused after two seconds
+at most. While the database is unreachable, tokens that were seen before keep their last result, and unknown ones cannot
+be checked. After a failed lookup there is none for two seconds; requests that are refused meanwhile do not extend this
+time.
 
-Secrets that nobody knows cost little: one that was looked up in vain is not looked up again for two seconds, and only a
-few are looked up at a time, so that people with a token do not wait behind them.
+Unknown secrets cost little: one that was looked up in vain is not looked up again for two seconds, and only a few are
+looked up at a time, so that clients with a token do not wait behind them.
 """
 
 import asyncio
@@ -23,49 +24,52 @@ from infra.web.store.rows import StoredToken
 from infra.web.store.tokens import TokenTable, token_hash
 
 FRESH_SECONDS = 2.0
-"""after which a token is looked up again"""
+"""Time after which a token is looked up again."""
 LOOKUP_SECONDS = 2.0
-"""how long that may take"""
+"""How long a lookup may take."""
 AWAY_SECONDS = 2.0
-"""for which a database that did not answer is not asked again"""
+"""Time for which a database that did not answer is not asked again."""
 MOST_KEPT = 10_000
-"""tokens; and as many secrets that are none's"""
+"""Most tokens that are cached, and most unknown secrets."""
 MOST_STRANGERS = 4
-"""secrets that have not been seen, looked up at a time"""
+"""Most unseen secrets that are looked up at a time."""
 LONGEST = 200
-"""characters of a secret"""
+"""Most characters in a secret."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A token as the database had it."""
+    """A token as it was in the database."""
 
     digest: str
     token: StoredToken
     at: float
-    """on the cache's clock"""
+    """When it was looked up, by the cache's clock."""
 
 
 class TokenCache:
-    """Who a secret belongs to."""
+    """Finds the token that a secret belongs to."""
 
     def __init__(self, table: TokenTable, clock: Callable[[], float] = monotonic) -> None:
         self._table = table
         self._clock = clock
         self._seen: dict[str, Seen] = {}
         self._refused: dict[str, float] = {}
-        """digests of secrets that are no token's, and when that was found, on the clock"""
+        """Digests of secrets that belong to no token, and when that was found, by the cache's clock."""
         self._strangers = asyncio.Semaphore(MOST_STRANGERS)
         self._asks_again_at = -math.inf
-        """on that clock: the database is not asked before"""
+        """The time, by the cache's clock, before which the database is not asked again."""
 
     def known(self, secret: str) -> str | None:
-        """The id of the token with this secret, if it was valid when it was last looked up."""
+        """Returns the id of the token with this secret if it was valid when it was last looked up, otherwise None."""
         seen = self._get(secret)
         return seen.token.id if seen is not None and seen.token.is_valid(time()) else None
 
     async def check(self, secret: str) -> StoredToken:
-        """Raises Unauthorized if a secret is not that of a valid token; DatabaseAway if that cannot be known now."""
+        """Returns the token of a secret.
+
+        Raises Unauthorized if the secret belongs to no valid token, and DatabaseAway if that cannot be checked now.
+        """
         token = await self._find(secret) if len(secret) <= LONGEST else None
         if token is None or not token.is_valid(time()):
             raise Unauthorized("the token is not valid here; expected one that is in the database of this server")
@@ -90,7 +94,7 @@ class TokenCache:
         return token
 
     def _unchecked(self, seen: Seen | None) -> StoredToken:
-        """A token while the database is away; raises DatabaseAway for one that has not been seen."""
+        """Returns a token while the database is unreachable; raises DatabaseAway for one that has not been seen."""
         if seen is None:
             raise DatabaseAway("the token cannot be checked: the database is away; try again later")
         return seen.token
@@ -114,6 +118,6 @@ class TokenCache:
 
 
 def token_command(folder: Path | None) -> str:
-    """What makes a token for the process that writes its address to a folder; the scope is missing."""
+    """Returns the command that makes a token for the process whose address is in this folder, without the scope."""
     of_run = "" if folder is None else f" --run {shlex.quote(str(folder.absolute()))}"
     return f"freshet token create --name NAME{of_run}"

@@ -1,1 +1,1 @@
-"""The database, and what every process with a token to check keeps in it: tokens and the audit trail; no runs."""
+"""The database, and the tables of every process that checks tokens: tokens and the audit trail; no runs."""

@@ -1,11 +1,12 @@
-"""A database as a process needs it that checks tokens and audits; ``api.store.store`` adds runs and commands.
+"""The database of a process that checks tokens and audits; ``api.store.store`` adds runs and commands.
 
     store = await AccessStore.open("sqlite:///runs/freshet.db")
     store.tokens     create, find, list, revoke
     store.audit      add, list
 
-Every method raises ``DatabaseAway`` when the database cannot be reached, is locked for too long, or is full;
-BadPageToken for an ``after`` that no page gave. The driver is added to a plain ``sqlite:`` or ``postgresql:`` URL.
+Every method raises ``DatabaseAway`` when the database cannot be reached, is locked for too long, or is full, and
+``BadPageToken`` for an ``after`` that no page returned. The driver is added to a plain ``sqlite:`` or ``postgresql:``
+URL.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from infra.web.store.tokens import TokenTable
 
 
 class AccessStore:
-    """A database of the newest schema."""
+    """A database with the newest schema."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -30,22 +31,22 @@ class AccessStore:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """Migrates the database at a URL, which it makes if need be, and connects to it; raises DatabaseAway."""
+        """Creates the database at a URL if necessary, migrates it, and connects to it; raises DatabaseAway."""
         await asyncio.to_thread(migrate, url)
         return cls(Database(url))
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         await self.database.close()
 
     async def check(self) -> None:
-        """Asks the database for an answer; raises DatabaseAway."""
+        """Checks that the database answers; raises DatabaseAway."""
         async with self.database.reading() as connection:
             await connection.execute(select(1))
 
 
 async def make_token(url: str, name: str, scopes: Collection[Scope]) -> str:
-    """The secret of a new token, in the database at a URL; raises DatabaseAway."""
+    """Makes a new token in the database at a URL and returns its secret; raises DatabaseAway."""
     store = await AccessStore.open(url)
     try:
         _, secret = await store.tokens.create(name, scopes)

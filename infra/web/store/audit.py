@@ -13,19 +13,19 @@ from infra.web.store.values import plain
 
 
 class AuditTrail:
-    """Entries are added, never changed."""
+    """The entries; they are added and never changed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, *entries: NewAudit) -> None:
-        """All of them in one transaction; they are listed in this order."""
+        """Adds all entries in one transaction; they are listed in this order."""
         if entries:
             async with self._database.writing() as connection:
                 await connection.execute(insert(AuditRow), [_values(entry) for entry in entries])
 
     async def list(self, after: str | None = None, limit: int = 100, run: str | None = None) -> Page[StoredAudit]:
-        """Newest first; of a run, or of all."""
+        """Lists entries, newest first, of one run or of all."""
         query = columns(StoredAudit, AuditRow)
         if run is not None:
             query = query.where(AuditRow.run == run)

@@ -1,8 +1,8 @@
-"""Connections to the database, its migrations, and what its errors mean; no tables and no queries.
+"""Connections to the database, its migrations, and the meaning of its errors; no tables and no queries.
 
 A SQLite file is in WAL mode: readers do not wait for the writer. Every commit is synced, so what was acknowledged
-survives a loss of power. Those that write begin with the lock, so none finds it taken half way through. PostgreSQL is
-asked with short timeouts, once a first connection has been made.
+survives a power failure. A transaction that writes takes the lock when it begins, so that it cannot fail halfway for
+lack of it. PostgreSQL is used with short timeouts, once a first connection has been made.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from infra.base.files import make_private, refusal
 from infra.web.errors import DatabaseAway
 
 SQLITE_BESIDE = ("-wal", "-shm")
-"""ends of the names of SQLite's own files beside a database"""
+"""Suffixes of SQLite's own files beside a database."""
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_SECONDS = 5.0
-"""how long a lock is waited for"""
+"""How long to wait for a lock."""
 FIRST_CONNECT_SECONDS = 10.0
-"""for a process that has just started, as its database may have, on a machine with much to do"""
+"""Timeout of the first connection: process and database may both have just started, on a busy machine."""
 CONNECT_SECONDS = 3.0
-"""for later connections, which those who ask over HTTP wait for"""
+"""Timeout of later connections, for which HTTP clients wait."""
 COMMAND_SECONDS = 8.0
-"""longer than a lock is waited for, and short enough for those who wait for an answer over HTTP"""
+"""Timeout of a statement; longer than the wait for a lock, and short enough for waiting HTTP clients."""
 MIGRATION_SECONDS = 60.0
-"""how long another process may take to migrate"""
+"""How long another process may take to migrate."""
 MIGRATION_LOCK = 0x46524553
-"""number of PostgreSQL's advisory lock"""
+"""Number of PostgreSQL's advisory lock for migrations."""
 WRITES = "freshet_writes"
 ROOT = Path(__file__).resolve().parents[3]
 SQLITE_AWAY = {
@@ -60,13 +60,14 @@ SQLITE_AWAY = {
     sqlite3.SQLITE_PROTOCOL,
 }
 POSTGRES_AWAY = ("08", "28", "3D", "40", "53", "55P03", "57", "58", "25006")
-"""how the states begin that say: no connection, not permitted, no such database, a conflict, no room or memory, locked,
-stopped or cancelled, a fault of its machine, a copy that cannot be written"""
+"""Prefixes of the SQLSTATE codes that mean: no connection, not permitted, no such database, a conflict, no room or
+memory, locked, stopped or cancelled, a fault of its machine, a replica that cannot be written.
+"""
 _migrating = threading.Lock()
 
 
 class Database:
-    """An open database. An error that a later attempt may not meet is a DatabaseAway; others are mistakes of ours."""
+    """An open database. Errors that a later attempt may not meet are raised as DatabaseAway; others are our bugs."""
 
     def __init__(self, url: str) -> None:
         self.url = driver_url(url)
@@ -78,21 +79,21 @@ class Database:
 
     @property
     def identity(self) -> str:
-        """A name that is the same for all who use this database, and says nothing about it."""
+        """A name that is the same for all users of this database and reveals nothing about it."""
         where = Path(str(self.url.database)).resolve() if self.is_sqlite else self.url.host or self.url.query
         named = f"{socket.gethostname() if self.is_sqlite else ''} {where} {self.url.port} {self.url.database}"
         return f"database-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection that sees the database at one moment."""
+        """Opens a connection that sees the database at one moment."""
         with translated(self.url):
             async with self.engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: committed at the end, or rolled back by an error."""
+        """Opens a transaction: committed at the end, or rolled back by an error."""
         with translated(self.url):
             async with self.engine.connect() as connection:
                 await connection.execution_options(**{WRITES: True})
@@ -104,7 +105,7 @@ class Database:
 
 
 def driver_url(url: str) -> URL:
-    """A URL with the driver that we use; raises ConfigError."""
+    """Returns the URL with the driver that we use; raises ConfigError."""
     expected = "expected as in sqlite:///runs/freshet.db or postgresql://user@host/name; correct api.database"
     try:
         given = make_url(url)
@@ -146,18 +147,18 @@ def _limit_connecting(engine: AsyncEngine) -> None:
 
 
 def _drop_confused(context: ExceptionContext) -> None:
-    """A connection that was lost in the middle of something is not used again; SQLAlchemy would keep it."""
+    """Marks a connection that was lost in the middle of an operation as unusable; SQLAlchemy would keep it."""
     if isinstance(context.original_exception, context.dialect.loaded_dbapi.InternalClientError):
         context.is_disconnect = True
 
 
 def _terminate(connection: Any) -> None:
-    """Leaves a connection that is of no use any more, without the farewell to a server that may not answer."""
+    """Drops an unusable connection without saying goodbye to a server that may not answer."""
     connection.driver_connection.terminate()
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say so, and not before the first change
+    connection.isolation_level = None  # transactions begin where we say so, and not only at the first change
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
@@ -172,7 +173,7 @@ def _begin_sqlite(connection: Connection) -> None:
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turns errors of a database that is not there, is locked or is full into DatabaseAway."""
+    """Turns the errors of a database that is unreachable, locked or full into DatabaseAway."""
     try:
         yield
     except (OSError, TimeoutError, NoneFree, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -184,7 +185,7 @@ def translated(url: URL) -> Iterator[None]:
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Whether it says that the database cannot answer now, rather than that it was asked wrongly."""
+    """Whether the error means that the database cannot answer now, rather than that the statement was wrong."""
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return (code & 0xFF) in SQLITE_AWAY
@@ -203,7 +204,7 @@ def _away(url: URL, error: BaseException) -> DatabaseAway:
 
 # ── migrations ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def migrate(url: str) -> None:
-    """Brings a database to the newest schema, which it makes if need be; one process at a time, others wait.
+    """Migrates a database to the newest schema and creates it if necessary; one process at a time, others wait.
 
     Raises ConfigError for a database that a newer Freshet has migrated, and DatabaseAway.
     """
@@ -217,14 +218,14 @@ def migrate(url: str) -> None:
 
 
 def make_folder(url: URL) -> None:
-    """The folder of a SQLite file, if it is missing."""
+    """Creates the folder of a SQLite file if it is missing."""
     if url.get_backend_name() == "sqlite":
         Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def _file_lock(url: URL) -> Iterator[None]:
-    """Held by who migrates a SQLite file: its own locks do not cover the change to WAL mode."""
+    """Holds the lock for migrating a SQLite file: SQLite's own locks do not cover the change to WAL mode."""
     file = Path(str(url.database))
     try:
         make_folder(url)
@@ -284,7 +285,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def migrations() -> Config:
-    """Alembic's scripts: those of an installed Freshet, or of a checkout."""
+    """Returns Alembic's configuration, with the scripts of an installed Freshet or of a checkout."""
     installed = ROOT / "infra" / "deploy" / "alembic"
     config = Config()
     config.set_main_option("script_location", str(installed if installed.is_dir() else ROOT / "alembic"))

@@ -1,7 +1,7 @@
-"""Pages of long lists, of any table.
+"""Pages of long lists, for any table.
 
-A page token is the key of the last row of a page, so pages neither repeat nor miss a row when others are entered
-meanwhile. It is opaque: whoever reads a list passes it on as it is.
+A page token is the key of the last row of a page, so pages neither repeat nor miss a row when rows are added meanwhile.
+It is opaque: a client passes it back unchanged.
 """
 
 import base64
@@ -21,17 +21,17 @@ from infra.web.store.tables import SqlTable
 
 RowT = TypeVar("RowT")
 MOST_ROWS = 1000
-"""of a page"""
+"""Most rows in a page."""
 Key = Sequence[InstrumentedAttribute[Any]]
 
 
 def columns(kind: type[Any], table: type[SqlTable]) -> Select[Any]:
-    """Selects what a row of the answer has."""
+    """Returns a query for the columns that a row of the answer has."""
     return select(*(getattr(table, field.name) for field in fields(kind)))
 
 
 def to_row(kind: type[RowT], found: Any) -> RowT:
-    """A row of the answer from one of SQL: the same names; JSON's lists are tuples."""
+    """Makes a row of the answer from a row of SQL with the same names; lists in JSON become tuples."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in found._mapping.items()}
     return kind(**values)
 
@@ -45,7 +45,7 @@ async def read_page(
     limit: int,
     newest_first: bool = True,
 ) -> Page[RowT]:
-    """The rows of a query that follow a page token, in the order of a key that no two rows share."""
+    """Returns the rows of a query that follow a page token, in the order of a unique key."""
     limit = max(1, min(limit, MOST_ROWS))
     if after is not None:
         query = query.where(_follows(key, decode_page_token(after, key), newest_first))
@@ -66,7 +66,7 @@ def encode_page_token(values: Sequence[Any]) -> str:
 
 
 def decode_page_token(token: str, key: Key) -> list[Any]:
-    """The values of a key; raises BadPageToken for what no page gave."""
+    """Returns the values of a key; raises BadPageToken for a token that no page returned."""
     wrong = BadPageToken(
         "the token of a page cannot be read; expected one that a page gave as its next; begin without one"
     )

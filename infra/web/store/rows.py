@@ -1,4 +1,4 @@
-"""What the store answers with about tokens and the audit trail, and a page of anything. Times are since 1970."""
+"""What the store returns about tokens and the audit trail, and a page of any list. Times are seconds since 1970."""
 
 from dataclasses import dataclass, field
 from time import time
@@ -16,7 +16,7 @@ class Page(Generic[RowT]):
 
     rows: tuple[RowT, ...]
     next: str | None
-    """The token to ask for the rows that follow with; None: these are the last."""
+    """The page token for the rows that follow; None if these are the last."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class NewAudit:
 
     actor: str
     action: str
-    """as in POST /v1/runs/{run}/alpha"""
+    """Method and path of the request, as in POST /v1/runs/{run}/alpha."""
     status: int
-    """of the answer"""
+    """Status code of the answer."""
     token: str | None = None
-    """id of the token"""
+    """Id of the token; None if there was none."""
     run: str | None = None
     detail: dict[str, Any] | None = None
     at: float = field(default_factory=time)
-    """since 1970"""
+    """Time of the request, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class StoredAudit:
 
 @dataclass(frozen=True)
 class StoredToken:
-    """A token without its secret, which is known to its owner alone."""
+    """A token without its secret, which only its owner knows."""
 
     id: str
     name: str

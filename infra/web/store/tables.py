@@ -1,4 +1,4 @@
-"""Tables that every process with a token to check has, and the base of all others; nothing about runs.
+"""The tables of every process that checks tokens, and the base of all other tables; nothing about runs.
 
 Every constraint has a name, so that the migrations in ``alembic/`` can refer to it. Times are seconds since 1970.
 """

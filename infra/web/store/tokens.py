@@ -1,6 +1,6 @@
-"""Bearer tokens in SQL: made, found by their secret, listed and revoked.
+"""Bearer tokens in SQL: created, found by their secret, listed and revoked.
 
-A secret is 32 random bytes, so nobody can try them all, and a plain SHA-256 of it is as good as a slow hash, which
+A secret is 32 random bytes, so nobody can try them all. A plain SHA-256 is therefore as good as a slow hash, which
 passwords need because people choose them. Secrets are neither stored nor logged.
 """
 
@@ -22,17 +22,17 @@ from infra.web.store.tables import TokenRow
 from infra.web.store.values import plain
 
 PREFIX = "fr_"
-"""by which a secret that lies where it should not is found"""
+"""Prefix by which a leaked secret can be found."""
 SECRET_BYTES = 32
 
 
 def token_hash(secret: str) -> str:
-    """What the database has of a secret: SHA-256, in hex."""
+    """Returns what the database stores of a secret: its SHA-256, in hex."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class TokenTable:
-    """Bearer tokens. A secret is shown when it is made, and never again."""
+    """Bearer tokens. A secret is shown when it is created, and never again."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class TokenTable:
     async def create(
         self, name: str, scopes: Collection[Scope], expires_at: float | None = None
     ) -> tuple[StoredToken, str]:
-        """A new token and its secret, ``fr_…``; raises ConfigError for scopes that do not exist, or none."""
+        """Creates a token; returns it with its secret, ``fr_…``. Raises ConfigError for unknown scopes, or none."""
         wanted = tuple(scope for scope in SCOPES if scope in scopes)
         if not wanted or set(scopes) - set(SCOPES):
             raise ConfigError(
@@ -55,7 +55,7 @@ class TokenTable:
         return new, secret
 
     async def find(self, secret: str) -> StoredToken | None:
-        """The token with this secret, valid or not: ask ``is_valid``."""
+        """Returns the token with this secret, valid or not (``is_valid``); None if there is none."""
         wanted = token_hash(secret)
         query = columns(StoredToken, TokenRow).add_columns(TokenRow.hash).where(TokenRow.hash == wanted)
         async with self._database.reading() as connection:
@@ -67,13 +67,13 @@ class TokenTable:
         return replace(token, scopes=tuple(token.scopes))
 
     async def list(self) -> tuple[StoredToken, ...]:
-        """All tokens, oldest first, those that were revoked or are expired too."""
+        """Lists all tokens, oldest first, including revoked and expired ones."""
         query = columns(StoredToken, TokenRow).order_by(TokenRow.created_at, TokenRow.id)
         async with self._database.reading() as connection:
             return tuple(to_row(StoredToken, row) for row in await connection.execute(query))
 
     async def revoke(self, token_id: str) -> StoredToken | None:
-        """Revokes it, if it is not revoked already; None if there is none of that id."""
+        """Revokes a token, unless it is already revoked; returns None if there is none with that id."""
         async with self._database.writing() as connection:
             await connection.execute(
                 update(TokenRow)

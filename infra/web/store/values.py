@@ -1,4 +1,4 @@
-"""Values as both databases can hold them."""
+"""Converts values to what both databases can hold."""
 
 import math
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def finite(number: float) -> float | None:
-    """A number, unless it is none: JSON has no NaN, and SQLite takes it for null."""
+    """Returns the number; None if it is not finite: JSON has no NaN, and SQLite stores it as null."""
     return number if math.isfinite(number) else None
 
 
 def plain(value: Any) -> Any:
-    """The same without what PostgreSQL or JSON cannot hold: zero bytes in texts, numbers that are not finite."""
+    """Returns the value without what PostgreSQL or JSON cannot hold: zero bytes in text, infinite numbers and NaN."""
     if isinstance(value, str):
         return value.replace("\x00", "\ufffd")
     if isinstance(value, float):
