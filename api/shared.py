@@ -32,7 +32,7 @@ class SharedAnswers:
             del self._made[next(iter(self._made))]
         try:
             return await asyncio.shield(made)  # a client that disconnects must not cancel it for the others
-        except BaseException:
+        except BaseException:  # a failure is not kept; a cancelled client leaves a read under way to the others
             if made.done() and self._made.get(key) is made:
                 del self._made[key]
             raise

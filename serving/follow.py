@@ -205,6 +205,7 @@ class Follower:
             self._swap(wanted, choice)
             self._pinned = choice.pinned
             break
+        # Without a failure the choice is carried out, even if nothing had to be swapped.
         if not failure:
             self._pinned = choice.pinned
         return failure

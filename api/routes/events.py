@@ -97,6 +97,7 @@ class EventStream:
 
     async def _next(self) -> bytes:
         """The events after the last one sent, encoded; empty while the database is unavailable."""
+        # The last frame is read again, because the client may have received only some of its events.
         reading = self._parts.store.runs.events(self._run.place.name, max(0, self._cursor - 1), PAGE)
         try:
             # The query is completed even if the client disconnects: a connection that is abandoned in the middle of a

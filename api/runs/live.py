@@ -57,7 +57,7 @@ class LiveStatus:
         """Receives from one endpoint for as long as it is the dispatcher's."""
         with self._context.socket(zmq.SUB) as socket:
             socket.set(zmq.LINGER, 0)
-            socket.set(zmq.CONFLATE, 1)
+            socket.set(zmq.CONFLATE, 1)  # only the newest status matters, so none are queued
             socket.subscribe(b"")
             connect(socket, endpoint, self._place.curve())  # type: ignore[arg-type]
             while True:

@@ -39,6 +39,7 @@ NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": 
 
 async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
     """Projects a page; returns the cursor to request next. The connection must be in a transaction for writing."""
+    # The row has to exist before it can be locked: two processes may project the first page of a run.
     await enter(connection, RunRow, [NEW_RUN | {"name": run}], replaces=False)
     locked = select(RunRow.cursor, RunRow.state, RunRow.journal).where(RunRow.name == run).with_for_update()
     cursor, state, journal = (await connection.execute(locked)).one()

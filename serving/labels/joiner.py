@@ -160,9 +160,7 @@ class Joiner:
         return found, read_ms
 
     def _records(self, source: Source, positions: dict[int, int], partition: int, offset: int) -> list[Record]:
-        """The next records; if retention has removed them, continues with the oldest that are left and counts the
-        missing.
-        """
+        """The next records; if retention has removed some, skips and counts them."""
         try:
             return source.read(partition, offset, READ_BYTES)
         except OffsetOutOfRange:

@@ -61,7 +61,7 @@ class RowTable:
         keys_K = np.ascontiguousarray(keys_BF).reshape(-1)
         numbers_K = self._index.find(keys_K)
         (unknown,) = np.nonzero(numbers_K < 0)
-        numbers_K[unknown] = 0
+        numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below
         found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)
         if unknown.size:
             start_KW = start_rows(self._config, self._seed, keys_K[unknown])[:, : self._width].astype(np.float32)
