@@ -1,1 +1,4 @@
-"""The control plane over REST: what runs do and did, and commands to them; no predictions, and no HTTP of its own."""
+"""The control plane over REST: reads the state and history of runs, and gives commands to them.
+
+Predictions belong to ``serving``, and the HTTP server itself to ``infra/web``.
+"""

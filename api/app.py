@@ -1,4 +1,4 @@
-"""The control plane as an HTTP application: its routes, and what stands in front of them."""
+"""The control plane as an HTTP application: its routes, and the guard in front of them."""
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
@@ -25,11 +25,11 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 def create_app(parts: ApiParts | None = None) -> FastAPI:
-    """A new application without global state; without parts it can only be described."""
+    """Creates an application without global state; without parts it can only be described, not called."""
     return create_web_app("Freshet", "Control plane of continuous click-model training.", ROUTERS, parts)
 
 
 def served_app(parts: ApiParts) -> ASGIApp:
-    """The application as it is served; some reads never reach it."""
+    """The application as it is served, behind the guard; ``QuickReads`` answers some reads before they reach it."""
     app = create_app(parts)
     return guarded(QuickReads(app, parts), app.routes, parts.web, STREAM_PATHS)

@@ -46,7 +46,7 @@ class ApiConfig(Section):
 
     @property
     def web(self) -> WebConfig:
-        """What the HTTP server of the process is given."""
+        """The settings that the HTTP server of the process needs."""
         return WebConfig(
             section="api",
             usual_port=USUAL_PORT,

@@ -1,13 +1,13 @@
-"""Errors of the control plane beside those with which any request may end (``infra/web/errors.py``).
+"""Errors of the control plane, in addition to those that any request may raise (``infra/web/errors.py``).
 
 HttpError
-└── JournalDiffers  500   a run's journal is not the one that the database has projected
+└── JournalDiffers  500   a run's journal is not the one that was projected into the database
 """
 
 from infra.web.errors import HttpError
 
 
 class JournalDiffers(HttpError):
-    """A run's journal is not the one that the database has projected."""
+    """A run's journal is not the one that was projected into the database."""
 
     title = "Another journal"

@@ -1,4 +1,4 @@
-"""What the API process is given."""
+"""What the API process needs to start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from api.config import ApiConfig
 
 @dataclass(frozen=True)
 class ApiJob:
-    """One control plane."""
+    """The job of one API process."""
 
     config: ApiConfig
     runs: Path
-    """folder of a run, or of several"""
+    """Folder of a run, or of several runs."""
     database: str
-    """URL"""
+    """URL of the database."""
     kafka_secrets: Mapping[str, SecretStr] = field(default_factory=dict)
-    """settings of Kafka that runs do not store, for events that are handed in"""
+    """Secret settings of Kafka, which runs do not store; needed to write events that arrive over HTTP."""
     folder: Path | None = None
-    """where its address and its database are written; None: nowhere"""
+    """Folder in which its address and its database are recorded; None: they are not recorded."""

@@ -1,4 +1,4 @@
-"""The API process: listens, reports its address, serves until it is asked to stop, and finishes open requests."""
+"""The API process: listens, reports its address, serves until it is asked to stop, and completes open requests."""
 
 import asyncio
 import contextlib
@@ -24,16 +24,16 @@ from infra.web.tokens import token_command
 PRUNE_SECONDS = 600.0
 GAUGE_SECONDS = 1.0
 THREADS = 32
-"""that ask dispatchers and supervisors, and write events"""
+"""Number of threads that call dispatchers and supervisors, and write events."""
 
 
 def run_api(job: ApiJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
-    """Serves until ``stop``; ``on_ready`` gets the real address, as in ``http://127.0.0.1:8000``."""
+    """Serves until ``stop`` is set; calls ``on_ready`` with the actual address, as in ``http://127.0.0.1:8000``."""
     with open_port(job.config.web) as port:
         run_in_loop(_run(job, port, stop, on_ready, meter))
 
 
-# ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── inside the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
 async def _run(job: ApiJob, port: OpenPort, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     async with opened_store(SqlStore, job.database, stop) as store:
@@ -48,7 +48,7 @@ async def _run(job: ApiJob, port: OpenPort, stop: Stop, on_ready: Callable[[str]
 
 @contextlib.asynccontextmanager
 async def working(job: ApiJob, store: SqlStore, web: WebParts) -> AsyncIterator[ApiParts]:
-    """The parts of the application, and the tasks that keep them up to date."""
+    """Yields the parts of the application while background tasks keep them up to date."""
     runs = FollowedRuns(job.runs, store)
     samples = SampleSinks(job.kafka_secrets)
     parts = ApiParts(web, store, runs, samples)
@@ -75,7 +75,7 @@ async def _prune(store: SqlStore) -> None:
 
 
 async def _measure(parts: ApiParts) -> None:
-    """Keeps gauges of every run up to date."""
+    """Updates the gauges of every run once a second."""
     while True:
         for name in parts.runs.names:
             run = parts.runs.get(name)

@@ -1,4 +1,4 @@
-"""What routes are made of: the database, the runs, and whether the process is about to end."""
+"""The objects that routes use: the database, the runs, and a signal that the process is about to end."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ from infra.web.parts import WebParts
 
 @dataclass(frozen=True)
 class ApiParts:
-    """One of each."""
+    """One instance of each part; every route receives it as a dependency."""
 
     web: WebParts
     store: SqlStore
-    """the same as that of web"""
+    """The same store as ``web`` uses, with the tables of runs and commands."""
     runs: FollowedRuns
     samples: SampleSinks
     answers: SharedAnswers = field(default_factory=SharedAnswers)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    """set when event streams should end"""
+    """Set when event streams should end."""
 
 
 Parts = Annotated[ApiParts, Depends(parts_of)]

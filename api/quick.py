@@ -1,8 +1,8 @@
-"""Reads that are asked for again and again, answered without the framework: the status of a run.
+"""Answers the most frequent read, the status of a run, without going through the framework.
 
-What is answered is what the route itself would answer (``api.routes.runs.read_run``), at a fraction of its price: a
-dashboard that asks many times a second must not take processor time from the training. Whatever is not the plain case
-is left to the application.
+The answer is the same as that of the route (``api.routes.runs.read_run``) and costs a fraction of it: a dashboard that
+polls many times a second must not take processor time from training. Every other request is passed on to the
+application.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,7 +15,7 @@ PREFIX = "/v1/runs/"
 
 
 class QuickReads:
-    """Stands in front of the application, behind the guard."""
+    """A layer between the guard and the application."""
 
     def __init__(self, app: ASGIApp, parts: ApiParts) -> None:
         self._app = app

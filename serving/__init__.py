@@ -1,1 +1,4 @@
-"""Serving: follows a run's checkpoints, and answers with the newest good model; trains nothing, commands nobody."""
+"""Serving: follows a run's checkpoints and answers predictions with the newest good model.
+
+It neither trains nor gives commands to a run.
+"""

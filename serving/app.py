@@ -1,4 +1,4 @@
-"""Predictions as an HTTP application: its routes, and what stands in front of them."""
+"""Predictions as an HTTP application: its routes, and the guard in front of them."""
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
@@ -15,13 +15,13 @@ ROUTERS: tuple[APIRouter, ...] = (web_health, health.router, predict.router, sna
 
 
 def create_app(parts: ServingParts | None = None) -> FastAPI:
-    """A new application without global state; without parts it can only be described."""
+    """Creates an application without global state; without parts it can only be described, not called."""
     routers = (*ROUTERS, _quality(parts))
     return create_web_app("Freshet serving", "Predictions of the newest good model of a run.", routers, parts)
 
 
 def served_app(parts: ServingParts) -> ASGIApp:
-    """The application as it is served."""
+    """The application as it is served, behind the guard."""
     app = create_app(parts)
     return guarded(app, app.routes, parts.web)
 

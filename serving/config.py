@@ -57,7 +57,7 @@ class ServingConfig(Section):
     """Time after which a label that has not arrived counts as missing."""
 
     def web(self, of_api: WebConfig) -> WebConfig:
-        """What the HTTP server of the process is given: its certificate, sizes and durations are those of the API."""
+        """The settings of the HTTP server; certificate, sizes and time limits are those of the API."""
         return replace(
             of_api,
             section="serving",

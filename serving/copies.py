@@ -1,11 +1,12 @@
-"""Copies of the model: one answers, the other takes in the next snapshot, and until then is the way back.
+"""Two copies of the model: one answers while the other loads the next snapshot.
 
     active    answers; never changed while it does
-    standby   the snapshot served before, until the files of the next one are applied to it; then they swap
+    standby   the snapshot served before, so that going back is fast, until the next one is loaded into it
 
-Any number of threads read a copy at a time: a request does not wait until the dispatcher's question has been scored.
-Whoever changes a copy waits for those that read it, and nobody waits for that: readers who come meanwhile go to the
-other copy. A batch is answered by one copy from beginning to end, so that each answer is of one snapshot.
+When the standby is loaded, they swap. Any number of threads may read a copy at the same time, so a request does not
+wait until the dispatcher's question has been scored. A thread that changes a copy waits for its readers, and nobody
+waits for that thread: new readers go to the other copy. A batch is computed by one copy from beginning to end, so each
+answer comes from one snapshot.
 
 Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector.
 """
@@ -35,16 +36,16 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What an empty model is made of."""
+    """Everything that is needed to build an empty model."""
 
     run: str
     seed: int
     rows: RowConfig
     model: ModelConfig
     fields: int
-    """keys a sample"""
+    """Number of keys per sample."""
     dense: int
-    """dense inputs a sample"""
+    """Number of dense inputs per sample."""
     row_dtype: torch.dtype = torch.float32
     device: torch.device = CPU
 
@@ -63,11 +64,11 @@ class ModelCopy:
         self._turn = threading.Condition()
         self._readers = 0
         self.is_changing = False
-        """whether somebody changes it, or waits until nobody reads it; nobody begins to read it then"""
+        """Whether a thread changes the copy, or waits for its readers to finish; new readers are turned away then."""
         self.spec = spec
         self.table = spec.empty_table()
         self.manifest: CheckpointManifest | None = None
-        """of the checkpoint that it holds; None if it holds none, or only a part"""
+        """Manifest of the checkpoint that it holds; None if it holds none, or only a part of one."""
         self.module = self._start_module()
 
     @property
@@ -76,7 +77,7 @@ class ModelCopy:
 
     @property
     def dense_weights(self) -> int:
-        """Floats of the flat dense vector."""
+        """Number of floats in the flat dense vector."""
         return max((place.stop for place in places_of(self.module).values()), default=0)
 
     @property
@@ -84,7 +85,7 @@ class ModelCopy:
         return self.table.nbytes + sum(weight.nbytes for weight in self.module.parameters())
 
     def begin_reading(self) -> bool:
-        """Whether it stays as it is until ``end_reading``; False: it is about to change."""
+        """Returns whether the copy will stay unchanged until ``end_reading``; False: it is about to change."""
         with self._turn:
             self._readers += not self.is_changing
             return not self.is_changing
@@ -96,7 +97,7 @@ class ModelCopy:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Waits for those who read it, and keeps others out; for one thread at a time."""
+        """Waits for the readers to finish, and keeps new ones out; for one thread at a time."""
         with self._turn:
             self.is_changing = True
             self._turn.wait_for(lambda: self._readers == 0)
@@ -107,7 +108,7 @@ class ModelCopy:
                 self.is_changing = False
 
     def put_dense(self, flat_L: NDArray[Any] | None) -> None:
-        """Replaces the dense weights; None: by those that a run begins with."""
+        """Replaces the dense weights; None: by the weights that a run starts with."""
         if flat_L is None:
             self.module = self._start_module()
             return
@@ -118,7 +119,7 @@ class ModelCopy:
                 weight.copy_(flat[places[name]].view_as(weight))
 
     def flat_weights(self) -> NDArray[np.float32]:
-        """The dense weights as ``put_dense`` takes them."""
+        """The dense weights as a flat vector, in the order of ``put_dense``."""
         flat_L = np.zeros(self.dense_weights, np.float32)
         for name, weight in self.module.named_parameters():
             flat_L[places_of(self.module)[name]] = weight.detach().cpu().numpy().reshape(-1)
@@ -151,7 +152,7 @@ class ModelCopy:
 
 
 class Copies:
-    """The copy that answers, and the other one."""
+    """The copy that answers, and the standby."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
@@ -160,7 +161,7 @@ class Copies:
 
     @property
     def served(self) -> CheckpointManifest | None:
-        """The checkpoint that is served; None before the first."""
+        """The checkpoint that is served; None before the first one."""
         return self._active.manifest
 
     @property
@@ -172,13 +173,13 @@ class Copies:
         return len(self._active.table)
 
     def swap(self) -> None:
-        """The standby answers from now on; batches under way are finished by the copy that began them."""
+        """Makes the standby answer from now on; a batch under way is completed by the copy that began it."""
         assert self.standby.manifest is not None, "a copy that holds no whole snapshot would be served"
         self._active, self.standby = self.standby, self._active
 
     @contextmanager
     def reading(self) -> Iterator[tuple[ModelCopy, CheckpointManifest]]:
-        """The copy that answers, which does not change meanwhile; raises NothingServed before the first snapshot."""
+        """The active copy, unchanged until the context ends; raises NothingServed before the first snapshot."""
         copy = self._begin_reading()
         try:
             if copy.manifest is None:
@@ -188,11 +189,14 @@ class Copies:
             copy.end_reading()
 
     def _begin_reading(self) -> ModelCopy:
-        """The copy that answers now: only the other one is ever changed, so one that is about to change was swapped."""
+        """Registers a reader of the active copy.
+
+        Only the standby is ever changed, so a copy that turns readers away has been swapped out: the loop tries again.
+        """
         while True:
             copy = self._active
             if not copy.begin_reading():
                 continue
             if copy is self._active:
                 return copy
-            copy.end_reading()  # swapped, and perhaps changed since
+            copy.end_reading()  # it was swapped out in between, and may have been changed

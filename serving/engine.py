@@ -1,7 +1,7 @@
-"""Answers requests with the model, many at a time: what waits while a batch is computed is the next batch.
+"""Answers requests in batches: the requests that arrive while a batch is computed form the next one.
 
-One thread computes. A request that finds nobody waiting is answered at once, so a quiet server adds no delay; under
-load requests are joined, up to ``batch_samples``. A larger request is answered alone, in slices, by one snapshot.
+One thread computes. If no request is waiting, a new one is answered at once, so an idle server adds no delay; under
+load, requests are combined, up to ``batch_samples``. A larger request is answered alone, in slices, from one snapshot.
 """
 
 import threading
@@ -20,22 +20,22 @@ from serving.copies import Copies, ModelCopy
 
 
 class Predicted(NamedTuple):
-    """To one request."""
+    """The answer to one request."""
 
     probabilities_B: NDArray[np.float32]
     manifest: CheckpointManifest
-    """of the checkpoint that answered"""
+    """Manifest of the checkpoint that answered."""
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits."""
+    """A request that has not been answered yet."""
 
     samples: Samples
     answered: "Future[Predicted]"
 
 
 class Engine:
-    """The thread that computes."""
+    """The thread that computes predictions."""
 
     def __init__(self, copies: Copies, batch_samples: int, meter: Meter) -> None:
         self._copies = copies
@@ -48,7 +48,7 @@ class Engine:
         self._thread.start()
 
     def submit(self, samples: Samples) -> "Future[Predicted]":
-        """The answer fails with NothingServed before the first snapshot."""
+        """Queues a request; its future fails with NothingServed before the first snapshot."""
         asked = WaitingRequest(samples, Future())
         with self._changed:
             self._waiting.append(asked)
@@ -56,7 +56,7 @@ class Engine:
         return asked.answered
 
     def close(self) -> None:
-        """Answers what waits, and ends."""
+        """Answers all waiting requests, and ends the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -67,7 +67,7 @@ class Engine:
             self._answer([asked for asked in batch if asked.answered.set_running_or_notify_cancel()])
 
     def _next_requests(self) -> list[WaitingRequest]:
-        """Waits for requests, and takes as many as are answered together; none when it is time to end."""
+        """Waits for requests, and returns those to be answered together; empty when the thread should end."""
         batch: list[WaitingRequest] = []
         room = self._most
         with self._changed:
@@ -84,7 +84,7 @@ class Engine:
             samples = join_samples([asked.samples for asked in batch])
             with self._copies.reading() as (copy, manifest):
                 probabilities_B = predict_in_slices(copy, samples, self._most)
-        except Exception as error:  # the edge of the thread: whoever asked is told
+        except Exception as error:  # the edge of the thread: the error goes to whoever waits for the answer
             for asked in batch:
                 asked.answered.set_exception(error)
             return
@@ -98,7 +98,7 @@ class Engine:
 
 
 def predict_in_slices(copy: ModelCopy, samples: Samples, most: int) -> NDArray[np.float32]:
-    """The probability of each sample, at most so many at a time."""
+    """The probability of each sample, computed in slices of at most ``most`` samples."""
     if len(samples) <= most:
         return copy.predict(samples)
     starts = range(0, len(samples), most)

@@ -6,7 +6,7 @@ from infra.base.errors import FreshetError
 
 
 class ServingError(FreshetError):
-    """Base of the serving process's errors."""
+    """Base class of errors of the serving process."""
 
 
 class NothingServed(ServingError):

@@ -1,14 +1,14 @@
-"""Follows the checkpoints of a run, in a thread: what should be served is loaded into the standby and swapped in.
+"""Follows the checkpoints of a run, in a thread: loads the wanted snapshot into the standby and swaps it in.
 
 Every turn:
 
-1. what people want is read (the choice file), and the manifests that are new
-2. of the snapshots that should be served, the best that can be loaded is loaded
-3. the copies are swapped, and whoever wants to know is told
+1. read the choice of operators (the choice file), and new manifests
+2. load the best of the snapshots that should be served and can be loaded
+3. swap the copies, and report what is served
 
-A checkpoint that is damaged is left out and tried again after some seconds; what is served stays until something better
-has been loaded as a whole. What is served is on record beside the checkpoints (``serving/snapshots/remembered.py``): a
-server that starts with something older than it served last says so until that is mended.
+A damaged checkpoint is skipped and tried again after some seconds; the present snapshot stays until a better one has
+been loaded completely. What is served is recorded beside the checkpoints (``serving/snapshots/remembered.py``): a
+server that starts with an older snapshot than it served last reports that until it has caught up.
 """
 
 import threading
@@ -30,31 +30,31 @@ from serving.snapshot_id import SnapshotId, candidates, snapshot_id_of
 from serving.snapshots.remembered import Remembered
 
 LOCAL_SECONDS = 0.1
-"""between two looks at a folder"""
+"""Time between two checks of a local folder."""
 REMOTE_SECONDS = 1.0
-"""between two looks at an object store"""
+"""Time between two checks of an object store."""
 RETRY_SECONDS = 5.0
-"""after which a checkpoint that could not be loaded is tried again"""
+"""Time after which a checkpoint that could not be loaded is tried again."""
 
 
 class News(Protocol):
-    """Where news of checkpoints comes from, and news of what is served goes."""
+    """Where notifications of new checkpoints come from, and where the served snapshot is reported."""
 
     def wait(self, seconds: float) -> tuple[str, ...]:
-        """Waits for a new checkpoint, so many seconds at most; returns where shards publish files now."""
+        """Waits for a new checkpoint, up to that many seconds; returns the endpoints where shards publish files."""
 
     def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
-        """A snapshot is served from now on; at_seconds: since 1970."""
+        """Reports that a snapshot is served from now on; ``at_seconds`` is since 1970."""
 
     def wake(self) -> None:
         """Ends the present wait, or the next one."""
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Called once nobody waits any more."""
 
 
 class PolledNews:
-    """No news: the storage is looked at again and again."""
+    """No notifications: the storage is polled."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
@@ -65,7 +65,7 @@ class PolledNews:
         return ()
 
     def served(self, snapshot: SnapshotId, at_seconds: float) -> None:
-        """Nobody wants to know."""
+        """There is nobody to report to."""
 
     def wake(self) -> None:
         self._woken.set()
@@ -75,14 +75,14 @@ class PolledNews:
 
 
 class Followed(NamedTuple):
-    """What came of the last turn."""
+    """The result of the last turn."""
 
     turn: int
     choice: Choice
     manifests: tuple[CheckpointManifest, ...]
-    """of all checkpoints that can be read, ascending"""
+    """Manifests of all checkpoints that can be read, ascending."""
     failure: str
-    """why something that should be served is not; empty: it is"""
+    """The reason why a snapshot that should be served is not; empty: it is served."""
 
 
 class Follower:
@@ -97,7 +97,10 @@ class Follower:
         deliveries: Deliveries | None = None,
         name: str = "serve",
     ) -> None:
-        """deliveries: files that shards have published; None: all are read from storage. name: of the server."""
+        """``deliveries`` are files that shards have published; None: all files are read from storage.
+
+        ``name`` is that of the server.
+        """
         self._storage = storage
         self._copies = copies
         self._news = news
@@ -107,9 +110,9 @@ class Follower:
         self._delivered = None if deliveries is None else DeliveredFiles(storage, deliveries)
         self._manifests: dict[int, CheckpointManifest] = {}
         self._retry_at: dict[int, float] = {}
-        """of checkpoints that could not be loaded, on the monotonic clock"""
+        """Times at which checkpoints that could not be loaded may be tried again (monotonic clock), by number."""
         self._pinned: int | None = None
-        """what was pinned when the present snapshot was swapped in"""
+        """The pinned checkpoint when the present snapshot was swapped in."""
         self._pauses = DoublingPauses()
         self._turned = threading.Condition()
         self.state = Followed(0, Choice(), (), "no turn has been taken yet")
@@ -127,7 +130,7 @@ class Follower:
         self._news.close()
 
     def wait_turn(self, seconds: float) -> Followed:
-        """Takes a turn that begins after this call, and returns what came of it; waits so many seconds at most."""
+        """Waits for a turn that begins after this call, up to that many seconds; returns the newest result."""
         with self._turned:
             under_way = self._begun
             self._news.wake()
@@ -135,7 +138,7 @@ class Follower:
             return self.state
 
     def turn(self) -> None:
-        """Looks once, and serves what should be served."""
+        """Checks once, and serves the snapshot that should be served."""
         with self._turned:
             self._begun = self.state.turn + 1
         choice = self.state.choice
@@ -168,7 +171,7 @@ class Follower:
                 self._deliveries.subscribe(publishers)
 
     def _read_new_manifests(self) -> None:
-        """Reads manifests that are new; one that cannot be read is left out."""
+        """Reads new manifests; those that cannot be read are skipped for a while."""
         numbers = manifest_numbers(self._storage)
         self._manifests = {number: known for number, known in self._manifests.items() if number in set(numbers)}
         for number in numbers:
@@ -179,7 +182,7 @@ class Follower:
                     self._give_up(number, error)
 
     def _serve_best(self, choice: Choice) -> str:
-        """Swaps in the best snapshot that can be loaded; returns why a better one could not be."""
+        """Swaps in the best snapshot that can be loaded; returns the reason why a better one could not be loaded."""
         failure = ""
         served = self._copies.served
         present = None if served is None else snapshot_id_of(served)
@@ -202,6 +205,7 @@ class Follower:
             self._swap(wanted, choice)
             self._pinned = choice.pinned
             break
+        # Without a failure the choice is carried out, even if nothing had to be swapped.
         if not failure:
             self._pinned = choice.pinned
         return failure
@@ -215,7 +219,7 @@ class Follower:
         )
 
     def _collected(self, wanted: CheckpointManifest) -> Storage:
-        """The storage, with those files of a checkpoint that have been delivered already."""
+        """The storage, together with those files of a checkpoint that have already been delivered."""
         if self._delivered is None:
             return self._storage
         delivered = self._delivered.collect(file for shard in wanted.shards for file in shard.files)
@@ -231,7 +235,7 @@ class Follower:
         self._news.served(snapshot_id_of(wanted), now)
 
     def _log_served(self, wanted: CheckpointManifest, before: CheckpointManifest | None, choice: Choice) -> None:
-        """At once if it is served for another reason than the one before, or after a failure; else now and then."""
+        """Logs at once if the reason for serving has changed, or after a failure; otherwise at growing intervals."""
         is_older = before is not None and snapshot_id_of(wanted) < snapshot_id_of(before)
         is_released = wanted.number in choice.released
         is_mended = before is not None and self.state.failure != ""
@@ -249,7 +253,7 @@ class Follower:
         return self._retry_at.get(number, 0.0) <= time.monotonic()
 
     def _give_up(self, number: int, error: CheckpointDamaged) -> None:
-        """For a while."""
+        """Skips a checkpoint for a while."""
         if times := self._pauses.count_if_due((number, str(error))):
             structlog.get_logger().warning("checkpoint is left out", checkpoint=number, reason=str(error), times=times)
         self._meter.count("serving_damaged_checkpoints")

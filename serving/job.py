@@ -1,4 +1,4 @@
-"""What the serving process is given."""
+"""What the serving process needs to start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,32 +16,32 @@ from serving.copies import ModelSpec
 
 @dataclass(frozen=True)
 class ServingJob:
-    """One server of a run's model."""
+    """The job of one server of a run's model."""
 
     config: ServingConfig
     web: WebConfig
-    """where it listens, and what it allows; ``ServingConfig.web`` makes it"""
+    """Address and limits of the HTTP server; made by ``ServingConfig.web``."""
     database: str
-    """URL; it has the tokens"""
+    """URL of the database with the tokens."""
     storage: str
-    """where the checkpoints are"""
+    """URL of the checkpoints."""
     schema: Schema
     spec: ModelSpec
     open_source: Callable[[], Source] | None = None
-    """opens the stream of the run, whose events may bring labels; needed where predictions are logged"""
+    """Opens the stream of the run, whose events may contain labels; needed if predictions are logged."""
     shares_port: bool = False
-    """whether other servers listen on the port"""
+    """Whether other servers listen on the same port."""
     name: str = "serve"
-    """of this process"""
+    """Name of this process."""
     folder: Path | None = None
-    """of the run; where its dispatcher is, is read there; None: nothing is heard from it, and the storage is polled"""
+    """Folder of the run, in which the dispatcher's endpoint is found; None: the storage is polled instead."""
     feed_endpoint: str = ""
-    """of the dispatcher, where that is known beforehand: neither private nor at any free port"""
+    """Endpoint of the dispatcher, if it is known beforehand: not private, and with a fixed port."""
     curve: Curve | None = None
-    """keys for connections to the run; None: they are not encrypted"""
+    """Keys for connections to the run; None: they are not encrypted."""
 
     def dispatcher(self) -> str | None:
-        """Where the dispatcher answers now; None: it is not there."""
+        """The dispatcher's present endpoint; None if it has none."""
         if self.feed_endpoint not in ("", PRIVATE) and not self.feed_endpoint.endswith(":*"):
             return self.feed_endpoint
         return None if self.folder is None else dispatcher_endpoint(self.folder, FEED_WORD)

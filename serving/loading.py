@@ -1,15 +1,16 @@
-"""A checkpoint from its files into a copy of the model: all shards, rows found by key, so that any number of shards
-will do.
+"""Loads a checkpoint from its files into a copy of the model.
+
+All shards are read, however many there are; rows are found by key.
 
 1. plan     which files are needed: all, or those written after the checkpoint that the copy holds
 2. verify   names, sizes, headers, row numbers, and the checksum of every byte; nothing has been allocated until here
 3. apply    rows and dense weights; optimizer state is skipped
 4. check    the number of rows
 
-Within a line a copy that holds a checkpoint needs only files of later checkpoints: each file's name begins with the
-number of the checkpoint that it was written for, and what it holds is as of that checkpoint. Merged files hold older
-rows too, which are skipped by their last steps. Whatever is wrong raises CheckpointDamaged. Until 3 the copy stays as
-it was; a failure after that leaves it without a snapshot, and it is loaded as a whole the next time.
+Within a timeline, a copy that holds a checkpoint needs only the files of later checkpoints: the name of a file begins
+with the number of the checkpoint that it was written for, and it holds the state as of that checkpoint. Merged files
+also hold older rows, which are skipped by their last steps. Anything wrong raises CheckpointDamaged. Until 3 the copy
+is unchanged; a failure after that leaves it without a snapshot, and the next load reads a whole checkpoint.
 
 Legend: K rows of a block, L floats of the dense vector.
 """
@@ -35,20 +36,20 @@ from serving.snapshot_id import SnapshotId, snapshot_id_of
 NAME = re.compile(r"(\d{8,})/(?:shard|base|merged)-\d+-[0-9a-f]{32}\.safetensors")
 BLOCK_ROWS = 1 << 16
 LONGEST_MANIFEST = 16 << 20
-"""bytes"""
+"""Largest size of a manifest, in bytes."""
 
 
 class Plan(NamedTuple):
-    """What is to be read of a checkpoint."""
+    """The files of a checkpoint that have to be read."""
 
     manifest: CheckpointManifest
     files: tuple[tuple[ShardPart, FilePart], ...]
     since: SnapshotId | None
-    """what the copy holds; None: the checkpoint is loaded as a whole"""
+    """The snapshot that the copy holds; None: the whole checkpoint is loaded."""
 
 
 def read_served_manifest(storage: Storage, number: int) -> CheckpointManifest:
-    """A manifest of a plain file of reasonable size; raises CheckpointDamaged."""
+    """Reads a manifest, which must be a plain file of reasonable size; raises CheckpointDamaged."""
     with damaged(f"checkpoint {number}"):
         storage.check_plain(manifest_name(number))
         size = storage.size(manifest_name(number))
@@ -84,7 +85,7 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
 
 # ── 1 plan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def plan(manifest: CheckpointManifest, held: SnapshotId | None) -> Plan:
-    """Which files bring a copy that holds a snapshot to a checkpoint."""
+    """The files that bring a copy which holds a snapshot to a checkpoint."""
     since = held if held is not None and _is_continued(manifest, held) else None
     files = [(shard, file) for shard in manifest.shards for file in shard.files]
     return Plan(
@@ -93,12 +94,12 @@ def plan(manifest: CheckpointManifest, held: SnapshotId | None) -> Plan:
 
 
 def _is_continued(manifest: CheckpointManifest, held: SnapshotId) -> bool:
-    """Whether a checkpoint is a later one of the same line."""
+    """Whether a checkpoint is a later one of the same timeline."""
     return held.timeline == manifest.timeline and held.checkpoint < manifest.number and held.step <= manifest.step
 
 
 def checkpoint_of(file: FilePart) -> int:
-    """The number of a file's checkpoint; raises CheckpointDamaged if the name is none of ours."""
+    """The number of a file's checkpoint; raises CheckpointDamaged if the name is not one of a file of rows."""
     found = NAME.fullmatch(file.name)
     if found is None:
         raise CheckpointDamaged(
@@ -111,7 +112,7 @@ def checkpoint_of(file: FilePart) -> int:
 
 # ── 2 verify ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def check_manifest(manifest: CheckpointManifest, spec: ModelSpec) -> None:
-    """Raises CheckpointDamaged unless it is of this run, and shards, rows and names are as they must be."""
+    """Raises CheckpointDamaged unless the manifest is of this run, with valid shards, rows and names."""
     if manifest.run != spec.run:
         raise CheckpointDamaged(
             f"checkpoint {manifest.number} is of run {manifest.run!r}; expected {spec.run!r}; give each run a "
@@ -137,7 +138,7 @@ def check_manifest(manifest: CheckpointManifest, spec: ModelSpec) -> None:
 
 
 def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
-    """Raises CheckpointDamaged unless a file is what was written, with rows of the right shape and numbers in range."""
+    """Raises CheckpointDamaged unless a file is unchanged, with rows of the right shape and numbers in range."""
     with damaged(file.name):
         storage.check_plain(file.name)
         with RowFile(storage, file) as opened:
@@ -162,7 +163,7 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
     wanted = {
         "numbers": (np.dtype(np.int64), (rows,)),
         "keys": (np.dtype(np.uint64), (rows,)),
-        "versions": (np.dtype(np.int64), (rows,)),  # the last steps, as files call them
+        "versions": (np.dtype(np.int64), (rows,)),  # the last steps of rows; the name in files is an earlier one
         "values": (dtype, (rows, shape.value)),
         "state": (dtype, (rows, shape.state)),
     }
@@ -206,7 +207,7 @@ def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) 
 
 # ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: SnapshotId | None) -> None:
-    """Puts the rows of a file into the table, those left out that the copy has had since."""
+    """Puts the rows of a file into the table, without those that the copy already has."""
     with RowFile(storage, file) as opened:
         opened.keep()
         for first in range(0, file.rows, BLOCK_ROWS):
@@ -215,16 +216,16 @@ def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: SnapshotId 
             values_KW = opened.read("values", first, end)
             if since is not None:
                 last_steps_K = opened.read("versions", first, end)
-                is_new_K = (last_steps_K > since.step) | (last_steps_K < 0)  # below 0: a row with its start value
+                is_new_K = (last_steps_K > since.step) | (last_steps_K < 0)  # below 0: the row has its start value
                 keys_K, values_KW = keys_K[is_new_K], values_KW[is_new_K]
             copy.table.put(keys_K, values_KW)
 
 
 @contextmanager
 def damaged(what: str) -> Iterator[None]:
-    """Turns errors of the storage, and a lack of memory, into CheckpointDamaged, which names the file.
+    """Translates storage errors, and a lack of memory, into CheckpointDamaged, which names the file.
 
-    RuntimeError is what torch raises where there is no memory.
+    If memory runs out, torch raises RuntimeError.
     """
     try:
         yield
@@ -233,5 +234,5 @@ def damaged(what: str) -> Iterator[None]:
 
 
 def is_at(copy: ModelCopy, manifest: CheckpointManifest) -> bool:
-    """Whether a copy holds a checkpoint."""
+    """Whether a copy holds this checkpoint."""
     return copy.snapshot == snapshot_id_of(manifest)

@@ -1,8 +1,8 @@
 """The serving process: listens, follows the checkpoints of a run, and answers until it is asked to stop.
 
-Open requests are finished after SIGTERM. Several processes may listen on one port; each has its own copies of the
-model. Nothing here is worth keeping but what is served, which is on record beside the checkpoints: a process that is
-started again loads the newest good checkpoint, or the pinned one, and says so if that is older.
+Open requests are completed after SIGTERM. Several processes may listen on one port; each has its own copies of the
+model. The only state worth keeping is which snapshot is served, and that is recorded beside the checkpoints: a process
+that is restarted loads the newest good checkpoint, or the pinned one, and reports it if that is older than before.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from serving.rows.index import warm_up_index
 from serving.scoring import QuestionScorer
 
 FIRST_SECONDS = 30.0
-"""how long a server looks for a snapshot before it listens: others on its port answer meanwhile"""
+"""How long a server looks for a snapshot before it listens; other servers on its port answer meanwhile."""
 
 
 def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
-    """Serves until ``stop``; ``on_ready`` gets the real address."""
+    """Serves until ``stop`` is set; calls ``on_ready`` with the actual address."""
     torch.set_num_threads(job.config.threads)
     with open_shared_port(job) as port:
         if compile_ahead(lambda: warm_up(job), ("ingest.codec", "serving"), lambda: stop.requested):
@@ -50,9 +50,9 @@ def run_serving(job: ServingJob, stop: Stop, on_ready: Callable[[str], None], me
 
 
 def open_shared_port(job: ServingJob) -> AbstractContextManager[OpenPort]:
-    """A port that others may join; a process that is not to share its port makes sure that nobody else is there.
+    """Opens a port that others may join; a process that does not share its port first makes sure that it is free.
 
-    Without that two runs on one machine would answer each other's requests.
+    Otherwise two runs on one machine would answer each other's requests.
     """
     web = job.web
     if not job.shares_port:
@@ -62,7 +62,7 @@ def open_shared_port(job: ServingJob) -> AbstractContextManager[OpenPort]:
 
 
 def warm_up(job: ServingJob) -> None:
-    """Compiles kernels before anyone asks; a machine has to do so once."""
+    """Compiles kernels before the first request; needed once on a machine."""
     decoder = Decoder(job.schema, needs_label=False)
     table = job.spec.empty_table()
     decoder.decode([Record(0, None, b'{"fields": {}}', 0)], Position(0))
@@ -71,9 +71,9 @@ def warm_up(job: ServingJob) -> None:
     table.look_up(np.zeros((1, 1), np.uint64))
 
 
-# ── within the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── inside the event loop ─────────────────────────────────────────────────────────────────────────────────────────────
 async def _run(job: ServingJob, port: OpenPort, stop: Stop, on_ready: Callable[[str], None], meter: Meter) -> None:
-    with following(job, meter) as working:  # while the database is opened, the model is loaded
+    with following(job, meter) as working:  # the model is loaded while the database is opened
         async with opened_store(AccessStore, job.database, stop) as store:
             if store is None:
                 return
@@ -85,7 +85,7 @@ async def _run(job: ServingJob, port: OpenPort, stop: Stop, on_ready: Callable[[
 
 @contextmanager
 def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[WebParts], ServingParts]]:
-    """Follows the checkpoints; yields what makes the parts of the application, once there is a database."""
+    """Follows the checkpoints; yields a function that makes the parts of the application, once there is a database."""
     storage = Storage.at(job.storage)
     copies = Copies(job.spec)
     engine = Engine(copies, job.config.batch_samples, meter)
@@ -119,7 +119,7 @@ def following(job: ServingJob, meter: Meter) -> Iterator[Callable[[WebParts], Se
 
 
 def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
-    """Logs predictions and joins their labels; None where the settings name no folder for that."""
+    """Logs predictions and joins their labels; None if the settings name no folder for that."""
     if job.config.log_predictions is None or job.open_source is None:
         return None
     labels = ServedLabels(job.config.log_predictions, job.config.label_seconds, job.open_source, meter)
@@ -128,7 +128,7 @@ def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
 
 
 def news_of(job: ServingJob, copies: Copies, meter: Meter) -> News:
-    """From the dispatcher of the run, if it is known where to look for it; its questions are answered by the copies."""
+    """Notifications from the run's dispatcher, if its endpoint can be found; the copies answer its questions."""
     if job.folder is None and job.dispatcher() is None:
         return PolledNews()
     return DispatcherNews(job.dispatcher, job.spec.run, job.curve, job.name, QuestionScorer(copies, meter))

@@ -1,4 +1,4 @@
-"""Answers about predictions and snapshots."""
+"""Schemas of answers about predictions and snapshots."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""News between a server and the dispatcher of its run: new snapshots this way, what is served the other.
+"""Notifications between a server and the dispatcher of its run: new snapshots one way, the served snapshot the other.
 
-One thread asks the dispatcher over and over; each question says what is served, and is answered when there is a newer
-snapshot, within a second in any case. The follower's thread is woken by news. The dispatcher may ask how the served
-snapshot scores its newest samples, and judges the next snapshot by the answer. Nothing depends on any of it: without a
-dispatcher the storage is looked at as before.
+One thread polls the dispatcher. Each request reports what is served, and is answered when there is a newer snapshot, or
+after a second. A new snapshot wakes the follower's thread. The dispatcher may ask how the served snapshot scores its
+newest samples, and judges the next snapshot by the answer. Nothing depends on any of this: without a dispatcher the
+storage is polled.
 """
 
 import threading
@@ -16,15 +16,15 @@ from infra.base.wire import Curve
 from serving.snapshot_id import SnapshotId
 
 AGAIN_SECONDS = 1.0
-"""before a dispatcher that did not answer is asked again"""
+"""Pause before a dispatcher that did not answer is called again."""
 NOWHERE = "tcp://127.0.0.1:1"
-"""before it is known where the dispatcher is"""
+"""Placeholder endpoint, until the dispatcher's is known."""
 NOTHING = SnapshotId(0, -1, 0)
-"""what a server serves that has no snapshot yet"""
+"""What a server without a snapshot reports."""
 
 
 class DispatcherNews:
-    """News from the dispatcher; implements serving.follow.News."""
+    """Notifications from the dispatcher; implements serving.follow.News."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class DispatcherNews:
         name: str,
         score: Scorer | None = None,
     ) -> None:
-        """endpoint: where the dispatcher answers now; None: it is not there; score: answers its questions."""
+        """``endpoint`` returns the dispatcher's present endpoint, or None; ``score`` answers its questions."""
         self._endpoint = endpoint
         self._run = run
         self._curve = curve
@@ -63,7 +63,8 @@ class DispatcherNews:
         self._is_closed.set()
         self._thread.join()
 
-    # ── on its own ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── on its own thread
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _report_until_closed(self) -> None:
         with closing(LiveClient(NOWHERE, self._run, self._curve, self._name, self._score)) as client:
             while not self._is_closed.is_set():
@@ -73,7 +74,7 @@ class DispatcherNews:
                     self._is_closed.wait(AGAIN_SECONDS)
 
     def _report(self, client: LiveClient) -> bool:
-        """Whether the dispatcher answered."""
+        """Reports what is served; returns whether the dispatcher answered."""
         (snapshot, at_seconds), known = self._served, 0 if self._newest is None else self._newest.checkpoint
         newest = client.report(client.live(snapshot.timeline, snapshot.step, snapshot.checkpoint, at_seconds, known))
         if newest is None:

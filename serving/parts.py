@@ -1,4 +1,4 @@
-"""What routes are made of: the model that is served, and what it is made of and chosen by."""
+"""The objects that routes use: the served model, where it comes from, and how it is chosen."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from serving.labels.served import ServedLabels
 
 @dataclass(frozen=True)
 class ServingParts:
-    """One of each."""
+    """One instance of each part; every route receives it as a dependency."""
 
     config: ServingConfig
     web: WebParts
@@ -29,9 +29,9 @@ class ServingParts:
     engine: Engine
     follower: Follower
     labels: ServedLabels | None = None
-    """None: predictions are not logged"""
+    """None: predictions are not logged."""
     choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """held by whoever changes the choice file"""
+    """Held while the choice file is changed."""
 
 
 Parts = Annotated[ServingParts, Depends(parts_of)]

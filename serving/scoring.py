@@ -1,8 +1,8 @@
 """Answers the dispatcher's questions: how the served snapshot scores the newest samples.
 
-The next snapshot is judged by the answer (``dispatch/checkpoints/gate.py``). Samples come as keys and dense inputs:
-their labels are nobody's business here. A question is scored by one copy of the model, which requests read at the same
-time; it goes in slices, so that its thread never keeps the interpreter from theirs for long.
+The dispatcher judges the next snapshot by the answer (``dispatch/checkpoints/gate.py``). Samples arrive as keys and
+dense inputs, without labels, which are not needed here. A question is scored by one copy of the model, which requests
+read at the same time. It is scored in slices, so that its thread never keeps the interpreter lock for long.
 """
 
 import time
@@ -30,7 +30,7 @@ class QuestionScorer:
         self._log = structlog.get_logger()
 
     def __call__(self, samples: int, asked: QuestionArrays) -> ScoredQuestion | None:
-        """None before the first snapshot, and if the samples are not those of this model or cannot be scored."""
+        """None before the first snapshot, and if the samples do not fit this model or cannot be scored."""
         fields = self._copies.spec.fields
         dense = self._copies.spec.dense
         if not samples or (asked.keys.size, asked.dense.size) != (samples * fields, samples * dense):
@@ -49,7 +49,7 @@ class QuestionScorer:
                 probabilities_B = predict_in_slices(copy, question, SLICE_SAMPLES)
         except NothingServed:
             return None
-        except (RuntimeError, MemoryError) as error:  # RuntimeError is what torch raises
+        except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError, for example without memory
             self._log.warning("samples could not be scored", reason=str(error))
             return None
         self._meter.observe("serving_score", time.perf_counter() - began)

@@ -18,7 +18,7 @@ class SnapshotId(NamedTuple):
     timeline: int
     step: int
     checkpoint: int
-    """the number of the checkpoint that is published as this snapshot"""
+    """Number of the checkpoint that is published as this snapshot."""
 
 
 def snapshot_id_of(manifest: CheckpointManifest) -> SnapshotId:
@@ -28,9 +28,9 @@ def snapshot_id_of(manifest: CheckpointManifest) -> SnapshotId:
 def candidates(
     manifests: Iterable[CheckpointManifest], choice: Choice, served: SnapshotId | None, may_go_back: bool
 ) -> Iterator[CheckpointManifest]:
-    """Snapshots that should replace the served one, the best first; none if it is the wanted one.
+    """Snapshots that should replace the served one, best first; none if the served one is wanted.
 
-    may_go_back: a person has changed what is wanted since.
+    ``may_go_back``: an operator has changed what is wanted since the served one was swapped in.
     """
     if choice.pinned is not None:
         if served is None or served.checkpoint != choice.pinned:
@@ -47,7 +47,7 @@ def candidates(
 
 
 def why_held(manifests: Iterable[CheckpointManifest], choice: Choice, served: SnapshotId) -> str:
-    """Why the newest snapshot is held back; empty: nothing is newer than the served one, or a pin is the reason."""
+    """Why the newest snapshot is held back; empty: the served one is the newest, or a pin is the reason."""
     newer = [manifest for manifest in manifests if snapshot_id_of(manifest) > served and not choice.allows(manifest)]
     if choice.pinned is not None or not newer:
         return ""

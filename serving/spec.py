@@ -1,4 +1,4 @@
-"""The model that is served, from the settings of its run."""
+"""Builds the specification of the served model from the settings of its run."""
 
 import torch
 
@@ -14,7 +14,7 @@ from trainer.config import ModelConfig
 def spec_of(
     config: ServingConfig, run: str, seed: int, rows: RowConfig, model: ModelConfig, schema: Schema
 ) -> ModelSpec:
-    """Raises ConfigError where the device of the settings is missing."""
+    """Raises ConfigError if the configured device is not available."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "serving.device is 'cuda' and torch finds none here; expected a GPU and its driver; set it to 'cpu'"

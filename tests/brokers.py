@@ -1,4 +1,4 @@
-"""The one broker of a test run: started at first use, or the one that FRESHET_KAFKA names."""
+"""The broker of a test run: started at first use, or the one that FRESHET_KAFKA names."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ class TestBroker:
         return KafkaConfig(**{"servers": self.servers, "client": client, **values})
 
     def new_name(self) -> str:
-        """A name that no topic has had."""
+        """A name that no topic has had yet."""
         return f"test-{self._run}-{next(self._numbers)}"
 
     def new_topic(self, partitions: int = 2, **configs: str) -> str:
-        """Creates a topic of its own for a test."""
+        """Creates a topic for one test."""
         name = self.new_name()
         self.create(name, partitions, **configs)
         return name
@@ -64,7 +64,7 @@ def admin(config: KafkaConfig) -> Iterator[Any]:
 
 @contextmanager
 def running_broker(folder: Path, **options: Any) -> Iterator[Broker]:
-    """A broker of one's own, for tests that break it; skips where the machine cannot run one."""
+    """A separate broker, for tests that break it; skips if the machine cannot run one."""
     broker = Broker(folder, **options)
     try:
         broker.start()
@@ -96,7 +96,7 @@ def producer(config: KafkaConfig, **options: Any) -> Iterator[Any]:
 
 
 def send(client: Any, topic: str, partition: int, payloads: Sequence[bytes | None]) -> None:
-    """Writes records to one partition, in order, and waits until they are there."""
+    """Writes records to one partition, in order, and waits until they are durable."""
     sent = [client.send(topic, key=b"", value=payload, partition=partition) for payload in payloads]
     client.flush()
     for future in sent:

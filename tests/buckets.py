@@ -1,6 +1,6 @@
 """An object store that speaks S3, for tests: S3Proxy, in memory, on this machine.
 
-Its jars are fetched once by Maven, into the cache folder that the broker's are in.
+Maven downloads its jars once, into the same cache folder as the broker's.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ from infra.kafka.jars import cache_folder, fetch_jars, find_java
 POM = Path(__file__).with_name("s3proxy.pom.xml")
 START_SECONDS = 120.0
 ANSWER_SECONDS = 5.0
-"""for one request"""
+"""Time limit for one request."""
 STARTS = 3
 KEYS = {"AWS_ACCESS_KEY_ID": "freshet", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_EC2_METADATA_DISABLED": "true"}
 SETTINGS = """
@@ -54,7 +54,9 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def start_store(command: list[str], folder: Path) -> tuple["subprocess.Popen[bytes]", str]:
-    """A store at a free port, and its bucket; where another process took the port first, at another one."""
+    """Starts a store on a free port, and creates its bucket; if another process takes the port first, tries another
+    one.
+    """
     for _ in range(STARTS):
         port = free_port()
         (folder / "settings").write_text(SETTINGS.format(port=port, **KEYS))
@@ -66,7 +68,7 @@ def start_store(command: list[str], folder: Path) -> tuple["subprocess.Popen[byt
 
 
 def make_bucket(port: int, process: "subprocess.Popen[bytes]") -> str | None:
-    """The URL of a new bucket; None if the store has ended. A stranger at its port does not know its keys."""
+    """The URL of a new bucket; None if the store has ended. Another program on its port would not know its keys."""
     from pyarrow.fs import S3FileSystem
 
     told = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}

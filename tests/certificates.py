@@ -14,7 +14,7 @@ KEY_PASSWORD = "key-of-the-client"
 
 
 class Authority:
-    """Signs certificates; NAME.pem, NAME.key and NAME.store (both in one, as a broker wants it) go to its folder."""
+    """Signs certificates; writes NAME.pem, NAME.key and NAME.store (both in one file, for a broker) to its folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.file = folder, folder / f"{name}.pem"

@@ -1,4 +1,7 @@
-"""Shared by all tests: one broker and one PostgreSQL; hypothesis without limits of time, for a kernel's first call."""
+"""Fixtures for all tests: one broker and one PostgreSQL.
+
+hypothesis has no time limits, because the first call of a kernel compiles it.
+"""
 
 import gc
 import resource
@@ -23,19 +26,19 @@ settings.load_profile("freshet")
 pytest_plugins = ("tests.buckets", "tests.costs", "tests.fuzzing", "tests.quick", "tests.standstill")
 
 DOWNLOAD_SECONDS = 600
-"""the first test that needs the broker may have to fetch it"""
+"""The first test that needs the broker may have to download it."""
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBroker]:
-    """A real Kafka broker. Skips without Java and Maven, and fails where they are there and it does not start."""
+    """A real Kafka broker. Skips without Java and Maven; fails if they are installed but the broker does not start."""
     with shared_broker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """The PostgreSQL of the test run. Skips where it is not installed."""
+    """The PostgreSQL of the test run. Skips if it is not installed."""
     base = tmp_path_factory.getbasetemp()
     with shared_postgres(base.parent if base.name.startswith("popen-") else base) as server:
         yield server
@@ -47,10 +50,10 @@ STARTED = time.time()
 
 
 def pytest_configure() -> None:
-    """A process that crashes leaves a core file where the system allows it, its children included.
+    """Makes processes that crash leave a core file, if the system allows it; this includes children.
 
-    Those that are commands of Freshet are forked with their modules loaded. Where the tests were started with nohup,
-    every process of theirs would ignore the closing of its terminal, too, as it should; tests close some.
+    Commands of Freshet are forked with their modules loaded. SIGHUP gets its default action, because under nohup every
+    process of the tests would ignore it, and some tests close a terminal.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
@@ -65,7 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: the garbage collector need not look at it, then or ever after."""
+    """Freezes everything that was imported and collected, so that the garbage collector never has to look at it."""
     gc.disable()
     try:
         return (yield)
@@ -84,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A crash fails the run, even one that no test noticed."""
+    """Fails the run after a crash, even if no test noticed it."""
     config = session.config
     config.stash[CORE_FILES] = [] if hasattr(config, "workerinput") else core_files(config.rootpath, STARTED)
     if config.stash[CORE_FILES]:

@@ -10,12 +10,12 @@ GDB_SECONDS = 120.0
 
 
 def core_files(folder: Path, since: float) -> list[Path]:
-    """Core files in a folder that are newer than a time; where the system puts them elsewhere, there are none."""
+    """Core files in a folder that are newer than a time; none if the system stores them elsewhere."""
     return sorted(path for path in folder.glob("core*") if path.is_file() and path.stat().st_mtime >= since)
 
 
 def explain(core: Path) -> Iterator[str]:
-    """What is known about a crash, by line."""
+    """What is known about a crash, line by line."""
     yield f"a process crashed and left {core}"
     gdb = shutil.which("gdb")
     if gdb is None:

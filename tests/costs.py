@@ -1,6 +1,6 @@
-"""What the suite costs, by folder: ``--costs`` adds a table of seconds and processor seconds to pytest's summary.
+"""The cost of the suite, by folder: ``--costs`` adds a table of seconds and processor seconds to pytest's summary.
 
-Processor time is that of the process that runs a test, of its threads, and of the processes which it started and waited
+Processor time is that of the process that runs a test, of its threads, and of the processes that it started and waited
 for. Fixtures that several tests share are counted with the first of them; a broker or a database server that outlives
 its tests is not counted.
 """
@@ -16,15 +16,15 @@ import pytest
 
 WALL, CPU = "wall_seconds", "cpu_seconds"
 DEPTH = 2
-"""folders of a path that make a row: tests/api"""
+"""Number of folders of a path that make up a row, as in tests/api."""
 LONGEST_SHOWN = 12
 STARTED = pytest.StashKey[tuple[float, float]]()
-"""wall and processor seconds when a test was begun"""
+"""Wall and processor seconds at the start of a test."""
 
 
 @dataclass
 class Cost:
-    """Of some tests together."""
+    """The cost of some tests together."""
 
     tests: int = 0
     wall_seconds: float = 0.0
@@ -37,7 +37,7 @@ class Cost:
 
 
 class Costs:
-    """Collects what every test has cost, in the process that reports them."""
+    """Collects the cost of every test, in the process that reports them."""
 
     def __init__(self) -> None:
         self.of_tests: dict[str, Cost] = {}
@@ -84,7 +84,7 @@ def pytest_runtest_makereport(
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those it has waited for."""
+    """Processor time of this process and of those that it has waited for."""
     return sum(os.times()[:4])
 
 
@@ -104,7 +104,7 @@ def _summed(of_tests: dict[str, Cost], row_of: Callable[[PurePosixPath], str]) -
 
 
 def table(rows: dict[str, Cost]) -> list[str]:
-    """A line a row, and one of all together."""
+    """One line per row, and one for the total."""
     total = Cost()
     for cost in rows.values():
         total.add(cost)

@@ -1,7 +1,7 @@
-"""A PostgreSQL for tests: Debian's, started once a test run, with a database of its own for every test.
+"""A PostgreSQL for tests: Debian's, started once per test run, with a separate database for every test.
 
-It runs as the user postgres, since it refuses to run as root, without syncing, on a Unix socket in a folder of its own.
-Processes of one test run share it: the first starts it, the last one that lets go stops it.
+It runs as the user postgres, because it refuses to run as root; without syncing; on a Unix socket in its own folder.
+The processes of a test run share it: the first one starts it, the last one stops it.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ _numbers = count()
 
 
 class PostgresServer:
-    """A server in a folder of its own, on a Unix socket there."""
+    """A server with its files and its Unix socket in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = folder / "files"
 
     def create(self) -> None:
-        """Makes its files; raises CalledProcessError."""
+        """Creates its files; raises CalledProcessError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
         if os.geteuid() == 0:
@@ -63,14 +63,14 @@ class PostgresServer:
         return int((self._files / "postmaster.pid").read_text().split()[0])
 
     def processes(self) -> list[psutil.Process]:
-        """The server first, then those that it has started, each in a session of its own."""
+        """The server first, then the processes that it has started, each in its own session."""
         server = psutil.Process(self.pid)
         return [server, *server.children(recursive=True)]
 
     def kill(self) -> None:
-        """SIGKILL, as the system does it when memory runs out; returns when no process of it is left."""
+        """Sends SIGKILL, as the system does when memory runs out; returns when none of its processes is left."""
         server = psutil.Process(self.pid)
-        server.suspend()  # it starts no further ones
+        server.suspend()  # so that it starts no further processes
         processes = self.processes()
         server.kill()
         deadline = time.monotonic() + START_SECONDS
@@ -78,19 +78,19 @@ class PostgresServer:
             assert time.monotonic() < deadline, f"processes of the server outlived it: {stayed}"
             time.sleep(0.005)
         for lock in (self._files / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
-            lock.unlink(missing_ok=True)  # the next server may find a zombie of that number
+            lock.unlink(missing_ok=True)  # a zombie with the recorded pid would stop the next server from starting
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://freshet@/{database}?host={quote(str(self.folder))}"
 
     def new_database(self) -> str:
-        """Creates a database of its own for a test; returns its URL."""
+        """Creates a database for one test; returns its URL."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
         asyncio.run(self._execute(f"CREATE DATABASE {name} TEMPLATE template0"))
         return self.url(name)
 
     async def _connect(self) -> asyncpg.Connection:
-        """Asks again where the server has too much to do, or has just been started."""
+        """Connects; tries again if the server is overloaded or has just been started."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -110,13 +110,13 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         user = {} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        with (self.folder / "output").open("ab") as output:  # pg_ctl's server keeps a pipe open
+        with (self.folder / "output").open("ab") as output:  # pg_ctl's server would keep a pipe open
             command = [str(BINARIES / program), *arguments]
             subprocess.run(command, check=True, cwd="/", stdout=output, stderr=output, **user)  # type: ignore[call-overload]
 
 
 def is_there(process: psutil.Process) -> bool:
-    """Whether it has not ended; one whose status nobody has asked for yet has."""
+    """Whether it has not ended; a zombie has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -134,16 +134,16 @@ def resume(processes: list[psutil.Process]) -> None:
 
 
 def check_postgres() -> None:
-    """Skips the test where PostgreSQL is not installed."""
+    """Skips the test if PostgreSQL is not installed."""
     if not (BINARIES / "postgres").exists():
         pytest.skip(f"no PostgreSQL: {BINARIES}/postgres is missing; install the package postgresql-15")
 
 
 @contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
-    """A server of one's own, for tests that break it."""
+    """A separate server, for tests that break it."""
     check_postgres()
-    folder = Path(tempfile.mkdtemp(prefix="freshet-postgres-"))  # short: a Unix socket's path must be
+    folder = Path(tempfile.mkdtemp(prefix="freshet-postgres-"))  # the path of a Unix socket must be short
     server = PostgresServer(folder)
     try:
         server.create()
@@ -182,7 +182,7 @@ def shared_postgres(run: Path) -> Iterator[PostgresServer]:
 
 @contextmanager
 def _users(run: Path) -> Iterator[Path]:
-    """The file with the processes that use the server, held alone."""
+    """The file that lists the processes that use the server, locked."""
     with (run / "postgres.users").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield run / "postgres.users"

@@ -1,6 +1,6 @@
-"""Small disks that can be filled, made read-only and emptied again; and files with every damage that there is.
+"""Small disks that can be filled, made read-only and emptied again; and files with every kind of damage.
 
-Files are damaged in place: one that is truncated and written anew goes to the disk when it is closed.
+Files are damaged in place, because a file that is truncated and rewritten is written to the disk when it is closed.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """Mounts a memory disk at a new folder; skips the test where that is not permitted."""
+    """Mounts a memory disk at a new folder; skips the test if that is not permitted."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
     if os.name != "posix" or os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
@@ -26,7 +26,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Takes all room that is left; returns the file that does."""
+    """Fills the disk; returns the file that does so."""
     with (disk / "filling").open("wb", buffering=0) as file:
         try:
             while file.write(b"x" * 4096):
@@ -37,7 +37,7 @@ def fill(disk: Path) -> Path:
 
 
 def flip_each_bit(file: Path) -> Iterator[int]:
-    """Flips the bits of a file one after the other, each while the caller looks at it; it is whole again at the end."""
+    """Flips the bits of a file one after the other, each for one iteration; the file is intact again at the end."""
     whole = file.read_bytes()
     with file.open("r+b", buffering=0) as opened:
         for place, byte in enumerate(whole):
@@ -48,7 +48,7 @@ def flip_each_bit(file: Path) -> Iterator[int]:
 
 
 def cut_off_each_byte(file: Path) -> Iterator[int]:
-    """Makes a file shorter and shorter, until it is empty."""
+    """Removes one byte after the other from the end of a file, until it is empty."""
     for length in reversed(range(file.stat().st_size)):
         os.truncate(file, length)
         yield length

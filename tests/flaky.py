@@ -1,10 +1,10 @@
-"""Looks for tests that fail now and then: the tests of processes, again and again, beside a busy loop on each core.
+"""Finds tests that fail now and then: runs the tests that use processes repeatedly, beside a busy loop on each core.
 
-    make flaky RUNS=10                                      or, of some tests alone:
+    make flaky RUNS=10                                      or, for some tests only:
     .venv/bin/python -m tests.flaky --runs 20 --loops 4 tests/end_to_end/test_stopped.py
 
-Every run draws a seed of its own. Its output is kept in ``build/flaky``; a table of all runs and the tests that
-failed in any of them are printed at the end. The status is 1 if one failed.
+Every run draws a new seed. Its output is kept in ``build/flaky``; a table of all runs, and the tests that failed in any
+of them, are printed at the end. The exit code is 1 if a test failed.
 """
 
 import argparse
@@ -26,27 +26,27 @@ PROCESS_TESTS = (
     *("tests/end_to_end", "tests/control_plane", "tests/infra", "tests/api", "tests/serving", "tests/ingest/kafka"),
     *("tests/benchmarks", "tests/trainer"),
 )
-"""that start processes or servers, or wait for threads"""
+"""Tests that start processes or servers, or wait for threads."""
 FOLDER = Path("build/flaky")
 BUSY = "import os, sys; parent = int(sys.argv[1])\nwhile os.getppid() == parent: pass"
-"""and not longer than whoever started it, so that nothing is left behind where that is killed"""
+"""A busy loop that ends with its parent, so that nothing is left behind if that is killed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run of pytest."""
+    """The result of one run of pytest."""
 
     status: int
     seconds: float
     tests: int
     skipped: int
     failed: tuple[str, ...]
-    """names of tests, as pytest takes them"""
+    """Names of tests, as pytest accepts them."""
 
 
 @contextmanager
 def busy_loops(number: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """So many processes that do nothing but compute, until the end of the context."""
+    """That many processes that only compute, until the end of the context."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(number)]
     try:
         yield loops
@@ -57,7 +57,7 @@ def busy_loops(number: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 
 def run_once(number: int, tests: Sequence[str], workers: int, folder: Path) -> Outcome:
-    """Runs tests in a pytest of their own, which leaves its output and its report in the folder."""
+    """Runs tests in a separate pytest, which leaves its output and its report in the folder."""
     report = folder / f"run-{number}.xml"
     report.unlink(missing_ok=True)
     shared = [] if workers == 0 else ["-n", str(workers), "--no-loadscope-reorder"]
@@ -69,7 +69,7 @@ def run_once(number: int, tests: Sequence[str], workers: int, folder: Path) -> O
 
 
 def read_report(report: Path, status: int, seconds: float) -> Outcome:
-    """A run that ended without a report has failed as a whole."""
+    """The outcome in a report; a run that ended without a report has failed as a whole."""
     if not report.exists():
         return Outcome(status, seconds, tests=0, skipped=0, failed=("(no report: see the log)",))
     cases = list(Xml.parse(report).iter("testcase"))
@@ -83,7 +83,7 @@ def name_of(case: Xml.Element) -> str:
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """A table of the runs, and the tests that failed, a line each."""
+    """Prints a table of the runs, and the tests that failed, one per line."""
     runs = Table("run", "seconds", "tests", "skipped", "failed", "status", title="runs")
     for number, outcome in enumerate(outcomes, 1):
         counts = outcome.tests, outcome.skipped, len(outcome.failed), outcome.status

@@ -1,11 +1,11 @@
-"""How long tests take that could go on for hours, and what they draw: each has a short default that differs every time.
+"""Limits tests that could run for hours: each has a short default that draws different cases every time.
 
-Fuzzers draw from one seed, which is new in every run of the suite and printed, at the top and again with a failure;
-``--seed`` repeats a run, and ``--fuzz-rounds`` multiplies the cases. Tests marked ``one_by_one`` have a case for every
-place at which a process can fail: some of them run today, others tomorrow, by the date in UTC, so that all have run
-within days. ``--day`` repeats another day, and ``--all-faults`` runs all of them.
+Fuzzers draw from one seed, which is new in every run of the suite and printed at the top and with a failure; ``--seed``
+repeats a run, and ``--fuzz-rounds`` multiplies the cases. Tests marked ``one_by_one`` have a case for every place at
+which a process can fail: some of them run today and others tomorrow, by the date in UTC, so that all have run within
+days. ``--day`` repeats another day, and ``--all-faults`` runs all of them.
 
-All processes of a run agree on both, since those of pytest-xdist are told by the one that started them.
+All processes of a run agree on both, because those of pytest-xdist get them from the process that started them.
 """
 
 import random
@@ -19,13 +19,13 @@ import pytest
 Case = TypeVar("Case")
 SEEDS = 1 << 32
 A_DAY = 1
-"""cases of a test that run in one day, where its mark does not say ``a_day``"""
+"""Number of cases of a test that run in one day, unless its mark says ``a_day``."""
 CHOSEN = "fuzzing"
-"""name of what a process of pytest-xdist is told"""
+"""Key under which seed and day are sent to the processes of pytest-xdist."""
 SEED = pytest.StashKey[int]()
 DAY = pytest.StashKey[date]()
 _drawn: tuple[int, int] | None = None
-"""seed and rounds, for modules that draw when they are imported"""
+"""Seed and rounds, for modules that draw when they are imported."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def seed_and_rounds() -> tuple[int, int]:
-    """What ``fuzz_seed`` and ``fuzz_rounds`` give to tests; known once pytest is configured."""
+    """The values of ``fuzz_seed`` and ``fuzz_rounds``; known once pytest is configured."""
     assert _drawn is not None, "no run of pytest has begun"
     return _drawn
 
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """A process of pytest-xdist is about to be started."""
+    """Called when a process of pytest-xdist is about to be started."""
     node.workerinput[CHOSEN] = node.config.stash[SEED], node.config.stash[DAY].isoformat()
 
 
@@ -93,18 +93,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def share_of_day(cases: Sequence[Case], a_day: int, day: date) -> list[Case]:
-    """So many of the cases; those of consecutive days follow each other, and after the last one comes the first."""
+    """The cases of one day, ``a_day`` of them; each day continues after the one before, and then starts over."""
     first = day.toordinal() * a_day
     return [cases[(first + number) % len(cases)] for number in range(min(a_day, len(cases)))]
 
 
 @pytest.fixture
 def fuzz_rounds(request: pytest.FixtureRequest) -> int:
-    """By how much a fuzzer multiplies its number of cases; 1 by default."""
+    """Factor by which fuzzers multiply their number of cases; 1 by default."""
     return int(request.config.getoption("--fuzz-rounds"))
 
 
 @pytest.fixture(scope="session")
 def fuzz_seed(request: pytest.FixtureRequest) -> int:
-    """What fuzzers draw from: another one in every run of the suite."""
+    """The seed of fuzzers; another one in every run of the suite."""
     return request.config.stash[SEED]

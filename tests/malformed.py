@@ -1,5 +1,7 @@
-"""Messages made from the descriptions of their types, valid ones and spoiled ones: whoever receives a spoiled one must
-refuse it. A new field or message type is covered without a word here."""
+"""Makes valid and malformed messages from the descriptions of their types; a receiver must refuse the malformed ones.
+
+New fields and message types are covered without a change here.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from infra.base.packing import BITS
 from infra.base.wire import HEADER_BYTES, RUN_FLOAT, Header
 
 FEW = 3
-"""elements of each array"""
+"""Number of elements of each array."""
 HUGE = (1 << 62, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
 NO_NUMBERS = (float("nan"), float("inf"), float("-inf"), -1.0, 1e300)
 OTHER_TYPES: tuple[Any, ...] = (None, "text", b"bytes", True, [[]], {"a": {"b": 1}}, 0.5, "9" * 30)
@@ -23,21 +25,22 @@ DEEP = 5_000
 
 @dataclass(frozen=True)
 class Message:
-    """A message before it is put on the wire."""
+    """A message before it is encoded."""
 
     kind: type[Header]
     fields: dict[str, Any]
-    """with the type's tag"""
+    """Fields of the header, including the type's tag."""
     arrays: list[bytes]
     how: str = "valid"
     header: bytes | None = None
-    """instead of the fields"""
+    """Bytes to send instead of the encoded fields."""
     equal: tuple[tuple[int, ...], ...] = field(default=())
-    """places of arrays that are equally long"""
+    """Groups of places of arrays that have the same length."""
     forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """names of the forms, by place, of arrays that have several; then the first of all arrays tells which each has"""
+    """Names of the forms of arrays that have several, by place; the first array of the message then says which is used.
+    """
     of_bytes: frozenset[int] = frozenset()
-    """places of arrays of single bytes: there is no part of an element"""
+    """Places of arrays of single bytes, which cannot have a part of an element."""
 
     @property
     def frames(self) -> list[bytes]:
@@ -48,7 +51,7 @@ class Message:
 
 
 def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) -> Message:
-    """One that can be read; ``fields`` replace those made up."""
+    """A message that can be read; ``fields`` replace generated ones."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     made = {each.encode_name: _value(each.type) for each in described.fields}
@@ -64,13 +67,13 @@ def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) ->
 
 
 def spoiled_messages(message: Message, rng: random.Random) -> Iterator[Message]:
-    """The message spoiled in every way, where a way has a choice in one of them."""
+    """The message, malformed in every known way; if a way has several variants, one is drawn."""
     for way in (_spoil_fields, _spoil_text, _spoil_arrays, _spoil_forms):
         yield from way(message, rng)
 
 
 def bounded_fields(kind: type[Header]) -> Iterator[tuple[str, bool]]:
-    """Every field, also inside others, and whether it has bounds."""
+    """Every field, including nested ones, and whether it has bounds."""
     yield from _bounded(kind.__name__, inspect.type_info(kind))
 
 
@@ -131,7 +134,7 @@ def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
 
 
 def _spoil_forms(message: Message, rng: random.Random) -> Iterator[Message]:
-    """Forms that no field allows, or whose arrays do not fit each other or are not whole."""
+    """Forms that no field allows, or whose arrays do not match each other or are incomplete."""
     if not message.forms:
         return
     places, numbers = list(message.forms), message.arrays[0]

@@ -1,15 +1,15 @@
-"""A reader who pastes the commands of documents into terminals, and looks whether they print what the document shows.
+"""A reader who pastes the commands of documents into terminals, and checks that they print what the document shows.
 
-A mark before a block of commands, which readers do not see, says what becomes of it:
+A mark before a block of commands, invisible to readers, says what to do with it:
 
-    <!-- run -->                     it ends with status 0
-    <!-- run until: TEXT -->         in another terminal: it goes on; the next block begins once it has printed TEXT
-    <!-- run again until: TEXT -->   run again and again until it prints TEXT, as somebody does who waits for something
-    <!-- Ctrl-C -->                  what the command started last prints when it is interrupted
+    <!-- run -->                     run it; it must end with status 0
+    <!-- run until: TEXT -->         start it in another terminal; continue with the next block once it has printed TEXT
+    <!-- run again until: TEXT -->   run it repeatedly until it prints TEXT, as somebody does who waits for something
+    <!-- Ctrl-C -->                  output of the command started last when it is interrupted
     <!-- not run: REASON -->         it cannot be run here
 
-In a block with prompts (``$ ``) all other lines are what the command above them prints; ``…`` stands for what was left
-out. Numbers, times and names may differ.
+In a block with prompts (``$ ``) all other lines are the output of the command above them; ``…`` stands for omitted
+output. Numbers, times and names may differ.
 
 Checkpoint 7 stands for one of the reader's, and is replaced by the newest; ports are replaced by free ones.
 """
@@ -36,18 +36,18 @@ ELISION = "…"
 
 @dataclass(frozen=True)
 class DocumentBlock:
-    """A block of commands, or of what one prints."""
+    """A block of commands, or of output."""
 
     mark: str
-    """empty: there is none"""
+    """The mark before the block; empty: none."""
     text: str
 
     def argument(self, kind: str) -> str | None:
-        """What stands behind a kind of mark, if it is of this kind."""
+        """The text after a kind of mark; None if the mark is of another kind."""
         return self.mark.removeprefix(f"{kind}: ") if self.mark.startswith(f"{kind}: ") else None
 
     def commands(self) -> list[tuple[str, str]]:
-        """(command, what is shown below it); without prompts all of the block is one command."""
+        """(command, output shown below it); without prompts the whole block is one command."""
         if "$ " not in (self.text[:2], *(line[:2] for line in self.text.splitlines())):
             return [(self.text, "")]
         found: list[tuple[str, str]] = []
@@ -66,7 +66,7 @@ class DocumentBlock:
 
 
 def blocks_of(document: str) -> list[DocumentBlock]:
-    """All blocks of commands of a document, and those of output that have a mark."""
+    """All blocks of commands of a document, and blocks of output that have a mark."""
     found = BLOCK.findall((ROOT / document).read_text())
     return [DocumentBlock(mark, text) for mark, language, text in found if mark or is_commands(language, text)]
 
@@ -77,14 +77,14 @@ def is_commands(language: str, text: str) -> bool:
 
 # ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
 def shape_of(line: str) -> str:
-    """A line without what may differ: numbers, times, ids, borders and how far things are apart."""
+    """A line without what may differ: numbers, times, ids, borders and spacing."""
     plain = re.sub(r"[│╭╮╰╯─]", " ", line)
     plain = re.sub(r"\b[0-9a-f]{16,}\b", "0", plain)
     return " ".join(re.sub(r"\d[\d,.:]*(?:[kM]\b)?", "0", plain).split())
 
 
 def missing_from(printed: str, shown: str) -> list[str]:
-    """What a document shows and a command does not print; of JSON: names that only one of them has, and texts."""
+    """What a document shows and a command does not print; for JSON, names that only one of them has, and texts."""
     text = "".join(line for line in shown.splitlines(True) if not is_json(line))
     json = "".join(line for line in shown.splitlines(True) if is_json(line))
     return missing_lines(printed, text) + (missing_names(printed, json) if json else [])
@@ -95,14 +95,14 @@ def is_json(line: str) -> bool:
 
 
 def missing_lines(printed: str, shown: str) -> list[str]:
-    """Lines that are not there, or in another order."""
+    """Lines that are missing, or in another order."""
     left = iter([shape_of(line) for line in printed.splitlines()])
     wanted = [shape_of(line) for line in shown.splitlines() if line.strip() not in ("", "...", ELISION)]
     return [line for line in wanted if line not in left]
 
 
 def missing_names(printed: str, shown: str) -> list[str]:
-    """Names that are shown and not printed, or, where nothing is left out, the other way round; texts likewise."""
+    """Names and texts that are shown but not printed, and, if nothing is omitted, those printed but not shown."""
     names, found = (set(re.findall(r'"([^"]+)":', re.sub(r'"\d+":', '"0":', each))) for each in (shown, printed))
     different = sorted(names - found if ELISION in shown else names ^ found)
     told = {shape_of(text) for text in TOLD.findall(printed)}
@@ -118,7 +118,7 @@ def wait_for(condition: Callable[[], bool], says: Callable[[], str]) -> None:
 
 
 class Running:
-    """A command that goes on in a terminal of its own."""
+    """A command that keeps running, in a separate terminal."""
 
     def __init__(self, command: str, script: str, output: Path, place: Path, env: dict[str, str]) -> None:
         self.command, self._output = command, output
@@ -138,17 +138,17 @@ class Running:
         assert text in self.printed, f"{self.command}\n{self.printed}"
 
     def end(self, interrupts: bool) -> None:
-        """Until it has ended in order; interrupts: Ctrl-C."""
+        """Waits until it has ended in order; ``interrupts``: after Ctrl-C."""
         if interrupts and not self.is_over:
             self._process.send_signal(signal.SIGINT)
         assert self._process.wait(WAIT_SECONDS) == 0, f"{self.command}\n{self.printed}"
 
 
 class DocumentReader:
-    """Has one terminal for commands that end, and one for each that goes on."""
+    """Uses one terminal for commands that end, and one for each command that keeps running."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: a new one; the reader's own files are in the folder ``here`` in it."""
+        """``folder`` is a new one; the reader's own files are in its folder ``here``."""
         self.here, self._outputs = folder / "here", folder / "outputs"
         for made in (self.here, self._outputs):
             made.mkdir()
@@ -159,10 +159,10 @@ class DocumentReader:
         self.running: list[Running] = []
         self._shell = subprocess.Popen(["bash", "-e"], stdin=subprocess.PIPE, cwd=self.here, env=self._env, text=True)
         self._count = 0
-        self._type("shopt -s expand_aliases\n")  # as in a shell that a person uses
+        self._type("shopt -s expand_aliases\n")  # as in an interactive shell
 
     def read(self, document: str, after_start: Callable[[str], None] = lambda command: None) -> None:
-        """Runs what a document's marks say; after_start: called when a command that goes on has printed its text."""
+        """Runs what the marks of a document say; ``after_start`` is called when a running command printed its text."""
         for block in blocks_of(document):
             if (text := block.argument("run until")) is not None:
                 self._start(block.text, text)
@@ -177,13 +177,13 @@ class DocumentReader:
                     check_output(command, self._run(command), shown)
 
     def interrupt_all_but(self, kept: str) -> None:
-        """Ctrl-C where another command runs."""
+        """Presses Ctrl-C in terminals where another command runs."""
         for each in reversed(self.running):
             if not each.command.startswith(kept):
                 each.end(interrupts=True)
 
     def close(self) -> None:
-        """Ctrl-C in all terminals, the newest first."""
+        """Presses Ctrl-C in all terminals, the newest first."""
         assert self._shell.stdin is not None
         self._shell.stdin.close()
         self._shell.wait(WAIT_SECONDS)
@@ -192,7 +192,7 @@ class DocumentReader:
 
     def _start(self, block: str, text: str) -> None:
         *before, last = block.strip().replace("\\\n", " ").splitlines()
-        for each in self.running:  # the same command again is typed where the one before it has ended
+        for each in self.running:  # the same command is entered again only after the earlier one has ended
             if each.command.split()[:2] == last.split()[:2]:
                 each.end(interrupts=False)
         script = self._as_here("\n".join([*before, f"exec {last}"]))  # signals go to the command, not to bash
@@ -226,7 +226,7 @@ class DocumentReader:
         self._shell.stdin.flush()
 
     def _as_here(self, commands: str) -> str:
-        """With the reader's own checkpoint and ports."""
+        """The commands with the reader's own checkpoint and ports."""
         ports = re.sub(
             r"(localhost|127\.0\.0\.1):(8000|8100)", lambda found: f"{found[1]}:{self._ports[found[2]]}", commands
         )
@@ -237,6 +237,6 @@ class DocumentReader:
 
 
 def check_output(command: str, printed: str, shown: str) -> None:
-    """That a command printed what is shown, and no error of an API that the document does not show."""
+    """Checks that a command printed what is shown, and no error of an API that the document does not show."""
     assert missing_from(printed, shown) == [], f"{command}\n{printed}"
     assert '"type":"about:blank"' not in printed or '"type":"about:blank"' in shown, f"{command}\n{printed}"

@@ -1,18 +1,18 @@
-"""Real processes of the command ``freshet`` that need not load torch and the like: they are forked from one that has.
+"""Real processes of the command ``freshet`` that need not load torch and other modules: they are forked with them.
 
-The suite starts hundreds of processes, and loading modules was a third to a half of what they cost. So each worker of
-pytest has one process with all of them, which has one thread and does nothing but fork. Where Python would fork and
-execute a command that begins with ``COMMAND``, it is asked instead, by pytest and by the processes that come from
-there; so a run's own nursery is forked, too:
+The suite starts hundreds of processes, and loading modules was a third to a half of their cost. So each worker of
+pytest has one process with all modules loaded, which has one thread and does nothing but fork. Where Python would fork
+and execute a command that begins with ``COMMAND``, that process is asked instead, by pytest and by the processes forked
+from it; so a run's own nursery is forked, too:
 
-    1. whoever wants a process becomes a *subreaper* for a moment: what is orphaned below it becomes its child
+    1. the requesting process becomes a *subreaper* for a moment: orphans among its descendants become its children
     2. it sends arguments, environment, folder and files over a Unix socket
-    3. the loaded process forks a child, which forks a grandchild and ends; now the grandchild is a child of 1
-    4. the grandchild takes its session, files, folder, environment, arguments and name, says so, and begins
+    3. the loaded process forks a child, which forks a grandchild and ends; the grandchild is now a child of 1
+    4. the grandchild sets its session, files, folder, environment, arguments and name, reports that, and begins
 
-What comes of it is a process as any other: a child of whoever wanted it, with one thread and with nothing of the loaded
-one but its modules. Executed as ever are commands whose environment says how modules are to be loaded (``LOADING``),
-those that begin as another user or with a function of their own, and all within ``executing``.
+The result is an ordinary process: a child of the process that requested it, with one thread, and with nothing of the
+loaded process but its modules. These commands are executed as usual: those whose environment affects how modules are
+loaded (``LOADING``), those that begin as another user or with a function of their own, and all within ``executing``.
 """
 
 import ctypes
@@ -42,20 +42,20 @@ MODULE = "infra.cli.entry"
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", MODULE]
 MODULES = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main")
-"""what the processes of a run load"""
+"""Modules that the processes of a run load."""
 LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "XDG_")
-"""how the names of variables begin that matter while modules are loaded, and that no module sets itself"""
+"""Prefixes of variables that matter while modules are loaded, and that no module sets itself."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""the second starts threads when it is loaded: they would be missing in every child"""
+"""OpenBLAS would start threads when it is loaded, which would be missing in every child."""
 NAME = "freshet-tests-"
-"""of an abstract socket; the id of the process whose children it makes follows"""
+"""Prefix of an abstract socket; followed by the id of the process whose children it makes."""
 STARTING = ("up", "demo", "chaos", "verify", "replay", "bench", "agent", "runs")
-"""commands that start processes: they get a loaded child of their own"""
+"""Commands that start processes; each gets its own loaded child."""
 MESSAGE_BYTES = 1 << 17
 MOST_FILES = 16
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PEER = struct.Struct("3i")
-"""process, user and group at the other end of a socket"""
+"""Process, user and group at the other end of a socket."""
 
 
 def loading(variables: Mapping[str, str]) -> str:
@@ -66,17 +66,17 @@ def loading(variables: Mapping[str, str]) -> str:
 
 EXECUTE = subprocess._fork_exec  # type: ignore[attr-defined]
 ENVIRONMENT = os.environ | ONE_THREAD
-"""of the loaded process; tests change that of pytest"""
+"""Environment of the loaded process; tests change that of pytest."""
 DIGEST = loading(ENVIRONMENT)
 _libc = ctypes.CDLL(None, use_errno=True)
 _local = threading.local()
 _asking = threading.Lock()
 _loaded_children: dict[int, subprocess.Popen[bytes] | None] = {}
-"""by the id of their parent: this process, or one that it was forked from"""
+"""Loaded children by the id of their parent: this process, or one that it was forked from."""
 
 
 class Wish(NamedTuple):
-    """What ``subprocess`` hands to the function that forks and executes; the same in Python 3.11 to 3.13."""
+    """The arguments of the function with which ``subprocess`` forks and executes; the same in Python 3.11 to 3.13."""
 
     arguments: list[Any]
     executables: tuple[bytes, ...]
@@ -92,7 +92,7 @@ class Wish(NamedTuple):
     stderr: int
     errors_here: int
     errors: int
-    """where the child tells that it could not execute"""
+    """File in which the child reports that it could not execute."""
     restore_signals: bool
     own_session: bool
     process_group: int
@@ -111,32 +111,32 @@ class Wish(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it asks for nothing but a command, files, a folder, an environment and a session."""
+        """Whether it requests nothing but a command, files, a folder, an environment and a session."""
         identity = (self.group, self.groups, self.user, self.function)
         return self.close_files and self.umask < 0 and self.process_group < 0 and identity == (None,) * 4
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Asks for a process. Its files come with the message."""
+    """A request for a process. Its files are sent with the message."""
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
     files: list[int]
-    """the numbers that they are to have"""
+    """The numbers that the files should have."""
     own_session: bool
 
     @property
     def starts_others(self) -> bool:
-        """Whether the command starts processes itself."""
+        """Whether the command itself starts processes."""
         return bool(self.arguments) and self.arguments[0] in STARTING
 
 
-# ── whoever wants a process ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the requesting process ────────────────────────────────────────────────────────────────────────────────────────────
 def install() -> None:
-    """From now on Freshet's commands are forked in this process; a loaded one is started when it is first needed.
+    """Makes this process fork Freshet's commands from now on; the loaded process is started when it is first needed.
 
-    On Linux alone: nothing else has subreapers.
+    On Linux only: other systems have no subreapers.
     """
     if sys.platform != "linux":
         return
@@ -145,7 +145,7 @@ def install() -> None:
 
 @contextmanager
 def executing() -> Iterator[None]:
-    """Commands that this thread starts here are executed, not forked."""
+    """Commands that this thread starts in the context are executed, not forked."""
     _local.executes = True
     try:
         yield
@@ -154,7 +154,7 @@ def executing() -> Iterator[None]:
 
 
 def fork_or_execute(*arguments: Any) -> int:
-    """Stands in for ``_posixsubprocess.fork_exec``; returns the process's id."""
+    """Replaces ``_posixsubprocess.fork_exec``; returns the process's id."""
     wish = Wish(*arguments)
     words = [os.fsdecode(each) for each in wish.arguments]
     variables = wish.variables
@@ -178,7 +178,7 @@ def fork_or_execute(*arguments: Any) -> int:
 def can_fork(words: Sequence[str], variables: Mapping[str, str]) -> bool:
     """Whether a command is one of Freshet's, and would load its modules as the loaded process did.
 
-    One with a space in an argument could not be told by its title, in which arguments stand side by side.
+    A command with a space in an argument is not forked: its title, in which arguments are joined, would be ambiguous.
     """
     return (
         list(words[: len(COMMAND)]) == COMMAND
@@ -188,7 +188,7 @@ def can_fork(words: Sequence[str], variables: Mapping[str, str]) -> bool:
 
 
 def ask(start: Start, files: list[int]) -> int:
-    """Has a process started; returns its id."""
+    """Requests a process; returns its id."""
     with _asking, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(f"\0{NAME}{os.getpid()}")
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -218,22 +218,22 @@ def load_first() -> None:
 
 # ── the loaded process ────────────────────────────────────────────────────────────────────────────────────────────────
 def load() -> None:
-    """Loads what all processes need, and starts no thread."""
+    """Loads the modules that all processes need; no thread may be started."""
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
     from infra.run.supervision.forking import prepare_kernels
 
     prepare_kernels()
-    setproctitle.setproctitle("freshet-tests preloaded")  # before the environment changes, where the title is
-    gc.freeze()  # no child's garbage collector looks at what is there, so that its pages stay shared
+    setproctitle.setproctitle("freshet-tests preloaded")  # before the environment changes, which holds the title
+    gc.freeze()  # the garbage collectors of children do not touch these objects, so their pages stay shared
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a module that was loaded has started a thread"
 
 
 def serve(listener: socket.socket) -> None:
-    """Forks whatever is asked for; returns in every process that was forked, as what it is to be."""
+    """Forks whatever is requested; returns only in the forked processes."""
     _end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is pytest's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for pytest
     while True:
         connection, _ = listener.accept()
         message, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, MOST_FILES)
@@ -250,7 +250,7 @@ def serve(listener: socket.socket) -> None:
                 listener.close()
                 begin(start, files, connection)
                 return
-            _end_with_parent()  # the loaded child of the new process: it serves that one from now on
+            _end_with_parent()  # the loaded child of the new process; it serves that process from now on
         else:
             os.waitpid(child, 0)
         for file in files:
@@ -259,7 +259,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def listen() -> socket.socket:
-    """Where this process, or a loaded child of it, is asked for processes."""
+    """The socket at which this process, or a loaded child of it, receives requests for processes."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0{NAME}{os.getpid()}")
     listener.listen(64)
@@ -267,7 +267,7 @@ def listen() -> socket.socket:
 
 
 def _await_parent(parent: int) -> None:
-    """Until the process between has ended."""
+    """Waits until the intermediate process has ended."""
     while os.getppid() != parent:
         if not Path(f"/proc/{parent}").exists():
             os._exit(1)
@@ -279,7 +279,7 @@ def _end_with_parent() -> None:
 
 
 def begin(start: Start, files: list[int], connection: socket.socket) -> None:
-    """In the new process: becomes what was asked for, and says so."""
+    """In the new process: sets up what was requested, and reports that."""
     if start.own_session:
         os.setsid()
     first_spare = max(start.files) + 1
@@ -307,7 +307,7 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
 
 
 def open_standard_files() -> None:
-    """As Python opens them when it begins."""
+    """Opens the standard files as Python does at its start."""
     writes_through = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number in (("stdout", 1), ("stderr", 2)):
         file = io.FileIO(number, "w", closefd=False)

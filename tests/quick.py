@@ -1,7 +1,7 @@
-"""``--quick``: the tests that tell most in a minute. ``make quick`` runs them after the checks.
+"""``--quick``: the tests that find most in a minute. ``make quick`` runs them after the checks.
 
-They are those of the folders below, but for files whose tests start servers or processes, search at random for long, or
-take seconds for another reason. A file that is missing in the list makes ``make quick`` slower, and nothing else.
+They are the tests of the folders below, except files whose tests start servers or processes, search at random for long,
+or take seconds for another reason. A file that is missing in the list only makes ``make quick`` slower.
 """
 
 from fnmatch import fnmatch
@@ -37,7 +37,7 @@ LONG_FILES = (
 )
 SERVER_FIXTURES = frozenset({"kafka", "bucket", "postgres"})
 SERVER_CASE = "postgresql"
-"""of a test that runs on both databases"""
+"""Part of the id of a test that runs on both databases."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,12 +1,12 @@
 """How the workers of pytest-xdist share the tests: whole runs by function, all others by file, the long ones first.
 
-Tests of one file that share a run, ``ONE_RUN_FILES``, stay with one worker and in their order.
+Tests of a file that share a run, ``ONE_RUN_FILES``, stay with one worker and in their order.
 
-pytest-xdist knows a test by its node id, and runs one of those that have the same: the tests of an OpenAPI document's
-operations, which differ by name alone, get ids that differ.
+pytest-xdist identifies a test by its node id, and runs only one of several with the same id. The tests of an OpenAPI
+document's operations differ by name only, so they get different ids here.
 
-Tests that use the broker stay with one worker, so that there is one broker; one that is missing in the list below would
-work, with a broker of its own.
+Tests that use the broker stay with one worker, so that there is one broker; a test that is missing in the list below
+would work, with a separate broker.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ LONGEST = (
     "tests/test_commands_in_documents.py",
 )
 LONG = (*LONGEST, "tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
-"""begun before all others, in this order, so that no worker is left with a long one at the end"""
+"""Started before all others, in this order, so that no worker is left with a long test at the end."""
 BY_FUNCTION = "tests/end_to_end/"
 ONE_RUN_FILES = tuple(f"tests/end_to_end/test_{name}.py" for name in ("life", "live", "damage", "serving"))
 BROKER_FILES = (
@@ -33,7 +33,7 @@ BROKER_FILES = (
 
 
 def share_of(test: str) -> str:
-    """Tests with the same answer go to one worker, one after the other."""
+    """Tests with the same result go to one worker, one after the other."""
     file, _, function = test.partition("::")
     if file.removeprefix("tests/") in BROKER_FILES:
         return "broker"
@@ -42,14 +42,14 @@ def share_of(test: str) -> str:
 
 
 def order_of(test: str) -> int:
-    """Tests with a lower answer are begun earlier. Those of the broker are, since they wait more than they compute."""
+    """Tests with a lower result start earlier; those of the broker do, because they wait more than they compute."""
     if share_of(test) == "broker":
         return -1
     return next((number for number, folder in enumerate(LONG) if test.startswith(folder)), len(LONG))
 
 
 def name_apart(items: list[pytest.Item]) -> None:
-    """Adds what stands in brackets in the names of tests to ids that several tests have."""
+    """Adds the bracketed part of tests' names to ids that several tests have."""
     times = Counter(item.nodeid for item in items)
     for item in items:
         if times[item.nodeid] > 1:

@@ -1,7 +1,7 @@
 """What a terminal shows of a run: ``python -m tests.screens FOLDER`` writes pictures of it, for people to look at.
 
-A real run in a pseudo-terminal of 80×24 and of 120×40, and its screen as SVG while it starts, trains, waits for events,
-is paused, after a worker was drained, and after Ctrl-C; and the demo's, which is docs/demo.svg.
+A real run in pseudo-terminals of 80×24 and of 120×40: its screen as SVG while it starts, trains, waits for events and
+is paused, after a worker was drained, and after Ctrl-C. The picture of the demo is docs/demo.svg.
 """
 
 import codecs
@@ -28,7 +28,7 @@ from tests.end_to_end.processes import WAIT_SECONDS, environment, freshet
 SIZES = ((80, 24), (120, 40))
 DEMO_SIZE = (116, 28)
 DEMO_SECONDS = 20.0
-"""how long it trains before its picture is taken"""
+"""How long the demo trains before its picture is taken."""
 SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r|\n|[^\x1b\r\n]")
 UNFINISHED = re.compile(r"\x1b(?:\[[?0-9;]*|\][^\x07\x1b]*)?$")
 LINKS = "5,5,0.5,0.5"
@@ -36,12 +36,12 @@ UP_COMMAND = ("up", "--serve", "--set", "dispatch.workers=4", "--set", f"dispatc
 
 
 class Screen:
-    """The lines of a terminal, as its output leaves them; knows the sequences that the display uses."""
+    """The lines of a terminal after its output; supports the escape sequences that the display uses."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
         self._lines: list[list[tuple[str, str]]] = [[]]
-        """all that were ever begun, (style, character) each; the last ones are visible"""
+        """All lines so far, as (style, character) pairs; the last ones are visible."""
         self._row = self._column = 0
         self._style = ""
 
@@ -50,15 +50,15 @@ class Screen:
             self._take(found[0], found[1] or "", found[2] or "")
 
     def texts(self) -> list[str]:
-        """What is visible, line by line."""
+        """The visible lines."""
         return self.all_texts()[-self.rows :]
 
     def all_texts(self) -> list[str]:
-        """The same with what has scrolled away."""
+        """The visible lines, and those that have scrolled away."""
         return ["".join(character for _, character in line).rstrip() for line in self._lines]
 
     def svg(self, title: str) -> str:
-        """What is visible as a picture."""
+        """A picture of the visible lines."""
         with Path(os.devnull).open("w") as nowhere:
             console = Console(record=True, force_terminal=True, file=nowhere, width=self.columns, height=self.rows)
             for line in self._visible():
@@ -127,7 +127,7 @@ class TerminalCommand:
         self._reading.start()
 
     def wait_for(self, condition: Callable[[str], bool]) -> None:
-        """Until what is visible meets a condition."""
+        """Waits until the visible text meets a condition."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition("\n".join(self.screen.texts())):
             is_late = time.monotonic() > deadline or self.process.poll() is not None
@@ -135,7 +135,7 @@ class TerminalCommand:
             time.sleep(0.02)
 
     def stop(self) -> int:
-        """Ctrl-C; the status at the end, when everything it printed has been read."""
+        """Presses Ctrl-C; returns the exit code when everything that the command printed has been read."""
         self.process.send_signal(signal.SIGINT)
         status = self.process.wait(WAIT_SECONDS)
         self._reading.join(WAIT_SECONDS)
@@ -157,7 +157,7 @@ class TerminalCommand:
 
 
 def take_pictures(into: Path, columns: int, rows: int) -> None:
-    """Pictures of one run in all of its states."""
+    """Takes pictures of one run in all of its states."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         shown = TerminalCommand(freshet(*UP_COMMAND), place, columns, rows)
@@ -195,7 +195,7 @@ def take_pictures(into: Path, columns: int, rows: int) -> None:
 
 
 def take_demo(into: Path) -> None:
-    """The picture of docs/tutorial.md."""
+    """Takes the picture for docs/tutorial.md."""
     with tempfile.TemporaryDirectory() as folder:
         shown = TerminalCommand(freshet("demo", "--serve"), Path(folder), *DEMO_SIZE)
         try:

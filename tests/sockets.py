@@ -1,4 +1,4 @@
-"""What tests do with bare sockets."""
+"""Helpers for tests with bare sockets."""
 
 import socket
 import threading
@@ -11,11 +11,11 @@ import zmq
 from infra.base.wire import Codec
 
 OTHER_MECHANISM = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
-"""how a peer greets that wants a password; whoever has none gives the connection up, for good"""
+"""The greeting of a peer that requires a password; a client without one gives up the connection for good."""
 
 
 class RefusingStranger:
-    """A program that has taken a port and refuses whoever connects, so that ZeroMQ never connects again.
+    """A program that has taken a port and refuses every connection, so that ZeroMQ never reconnects.
 
     Use as a context manager.
     """
@@ -25,7 +25,7 @@ class RefusingStranger:
         self.port: int = self._listener.getsockname()[1]
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
         self.refused = 0
-        """connections that were given up"""
+        """Number of connections that were given up."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> "RefusingStranger":
@@ -37,13 +37,13 @@ class RefusingStranger:
         self.close()
 
     def close(self) -> None:
-        """Gives the port free; those who were refused keep their connections."""
-        with suppress(OSError):  # closed before
+        """Releases the port; clients that were refused keep their connections."""
+        with suppress(OSError):  # it is closed already
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # closed
+        with suppress(OSError):  # it has been closed
             while True:
                 caller, _ = self._listener.accept()
                 threading.Thread(target=self._refuse, args=(caller,), daemon=True).start()

@@ -1,10 +1,11 @@
-"""Ends a test run that stands still, and says where.
+"""Ends a test run that hangs, and reports where.
 
-pytest-timeout ends a test that waits in Python. A worker of pytest-xdist that was stopped by a signal, or that waits
-inside a library, hears nothing of it, and the run would wait for that worker for ever. So the process that collects the
-reports watches them: when tests run and none has ended for ``standstill_seconds``, it prints what runs, has the workers
-write the stacks of their threads, and ends them with the processes that they started. pytest-xdist then tells which
-test each was in, and goes on with the others.
+pytest-timeout ends a test that waits in Python. It does not reach a worker of pytest-xdist that was stopped by a
+signal,
+or that waits inside a library, and the run would wait for that worker forever. So the process that collects the reports
+watches them: if tests are running and none has ended for ``standstill_seconds``, it prints the running processes, makes
+the workers write the stacks of their threads, and ends them with the processes that they started. pytest-xdist then
+reports which test each was in, and continues with the others.
 """
 
 import faulthandler
@@ -19,14 +20,14 @@ import pytest
 
 STACKS_SIGNAL = signal.SIGUSR2
 STACKS_SECONDS = 3.0
-"""for a worker to write its stacks before it is ended; one that is stopped writes none"""
+"""Time for a worker to write its stacks before it is ended; a stopped worker writes none."""
 LOOK_SECONDS = 1.0
 STDERR = 2
 OPTION = "standstill_seconds"
 
 
 class Watch:
-    """Knows which tests run and when one was last begun or ended; a thread looks at it."""
+    """Records which tests run and when one last started or ended; a thread checks it."""
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
@@ -61,14 +62,14 @@ class Watch:
 
 
 def end_workers(reason: str) -> None:
-    """Ends the children of this process and theirs, after their threads' stacks were written."""
+    """Ends the children of this process and their descendants, after writing the stacks of their threads."""
     workers = psutil.Process().children()
     below = [process for worker in workers for process in worker.children(recursive=True)]
     print(f"\n{reason}; what runs:", *map(described, [*workers, *below]), sep="\n", file=sys.__stderr__, flush=True)
     for worker in workers:
         _send(worker, STACKS_SIGNAL)
     time.sleep(STACKS_SECONDS)
-    for process in [*workers, *below]:  # in this order: a test whose process has ended would go on, and pass
+    for process in [*workers, *below]:  # workers first: a test whose process has ended might continue and pass
         _send(process, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""The commands of README and docs, run as they stand there, in order, in fresh folders, by real processes."""
+"""Runs the commands of README and docs as written, in order, in fresh folders, with real processes."""
 
 import gzip
 import json
@@ -22,13 +22,13 @@ STORIES = (
     ("docs/kafka.md",),
     ("docs/schemas.md", "docs/policies.md"),
 )
-"""documents that are read in one folder, one after the other: they speak of the same run"""
+"""Documents that are read in one folder, one after the other, because they use the same run."""
 NEEDED = {"docs/kafka.md": ("java", "mvn", "kcat")}
-"""programs that commands of a story call"""
+"""Programs that commands of a story call."""
 
 
 def own_files(place: Path) -> None:
-    """What a reader brings along: a click log, its schema, and a file of Criteo's."""
+    """The files of a reader: a click log, its schema, and a file of Criteo's."""
     (place / ".venv").symlink_to(ROOT / ".venv")
     (place / "mine.toml").write_text(f'name = "mine"\n{SCHEMA}')
     with (place / "clicks.jsonl").open("w") as file:
@@ -48,7 +48,7 @@ def criteo_row(number: int) -> str:
 
 
 def wait_for_samples(place: Path) -> None:
-    """A reader waits, too, until the events are trained."""
+    """Waits until the events are trained, as a reader would."""
     (journal,) = place.glob("runs/*/journal")
     deadline = time.monotonic() + WAIT_SECONDS
     while (trained := read_history(journal).samples) < LINES:

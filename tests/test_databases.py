@@ -12,7 +12,7 @@ def test_a_killed_server_has_left_no_process_behind() -> None:
     with running_postgres() as server:
         processes = server.processes()
         postmaster, late, *_ = processes
-        late.suspend()  # it ends only when it goes on
+        late.suspend()  # it ends only after it is resumed
         left: list[list[psutil.Process]] = []
 
         def kill() -> None:
@@ -22,7 +22,7 @@ def test_a_killed_server_has_left_no_process_behind() -> None:
         killing = threading.Thread(target=kill)
         killing.start()
         wait_until(lambda: not is_there(postmaster))
-        killing.join(0.3)  # in which one that does not wait would return
+        killing.join(0.3)  # long enough for a kill that does not wait to return
         late.resume()
         killing.join()
         assert left == [[]]
@@ -35,7 +35,7 @@ def test_a_database_is_asked_for_again_until_its_server_answers() -> None:
         made: list[str] = []
         making = threading.Thread(target=lambda: made.append(server.new_database()))
         making.start()
-        making.join(0.3)  # in which one that asks once would fail
+        making.join(0.3)  # long enough for a single attempt to fail
         server.start()
         making.join()
         assert len(made) == 1

@@ -39,7 +39,7 @@ def text_of(document: str) -> str:
 
 
 def code(document: str) -> list[str]:
-    """Blocks of code, lines continued by a backslash joined; then what stands in backquotes, which may be wrapped."""
+    """Blocks of code, with continued lines joined; then text in backquotes, which may be wrapped."""
     text = text_of(document)
     blocks = [block.replace("\\\n", " ") for block in BLOCK.findall(text)]
     return blocks + [" ".join(span.split()) for span in SPAN.findall(BLOCK.sub("", text))]
@@ -62,7 +62,7 @@ def is_setting(name: str) -> bool:
 
 
 def wrong_arguments(arguments: list[str]) -> list[str]:
-    """What the command line would not understand: an unknown command, option, or setting after --set."""
+    """Arguments that the command line would reject: an unknown command, option, or setting after --set."""
     command: Any = typer.main.get_command(app)
     words = list(arguments)
     while words and (inner := getattr(command, "commands", None)):

@@ -1,4 +1,4 @@
-"""The search for tests that fail now and then, over tests that do so on purpose."""
+"""The search for flaky tests, with tests that are flaky on purpose."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def test_that_holds():
 def test_a_test_that_fails_now_and_then_is_found_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it takes seconds to import all of them
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # importing all plugins takes seconds
     (tmp_path / "test_it.py").write_text(FLAKY)
     given = ["--runs", "2", "--loops", "1", "--workers", "0", "--folder", str(tmp_path / "kept")]
     assert main([*given, str(tmp_path / "test_it.py")]) == 1
@@ -62,6 +62,6 @@ def test_a_busy_loop_ends_with_whoever_started_it() -> None:
         assert loop.is_running()
         parent.kill()
     deadline = time.monotonic() + 60
-    while loop.is_running() and loop.status() != psutil.STATUS_ZOMBIE:  # nobody may wait for it
+    while loop.is_running() and loop.status() != psutil.STATUS_ZOMBIE:  # it may stay a zombie
         assert time.monotonic() < deadline
         time.sleep(0.05)

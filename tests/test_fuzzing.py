@@ -1,4 +1,4 @@
-"""What tests draw: every case has its day, and all processes of a run draw the same."""
+"""What tests draw: every case runs on some day, and all processes of a run draw the same."""
 
 from datetime import date, timedelta
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ TODAY = date(2026, 11, 16)
 
 
 class PretendConfig:
-    """What is given on a command line, and what a process is told by the one that started it."""
+    """The options of a command line, and the values that a process gets from the one that started it."""
 
     def __init__(self, workerinput: dict[str, Any] | None = None, **options: Any) -> None:
         self._options, self.stash = {"fuzz-rounds": 1, **options}, pytest.Stash()

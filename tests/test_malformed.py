@@ -1,4 +1,6 @@
-"""Every message type of every protocol: bounded, readable as made up, and refused however it is spoiled."""
+"""Every message type of every protocol: its fields are bounded, generated messages are readable, malformed ones
+refused.
+"""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What an installed Freshet brings: a real wheel, built from this folder."""
+"""The content of an installed Freshet: a real wheel, built from this folder."""
 
 import subprocess
 import sys

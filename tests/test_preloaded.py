@@ -1,4 +1,4 @@
-"""Processes that are forked with their modules loaded are those that would have been executed."""
+"""Processes that are forked with their modules loaded are the same as executed ones."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def test_the_nursery_of_a_forked_run_is_forked_a_child_of_it_and_ends_with_it(tm
     process = start("up", "--run", tmp_path / "run", "--no-api", *given)
     try:
         wait_until(lambda: named(tmp_path / "run", ["nursery"]) != [], process)
-        # what the nursery forks has its name for a moment, and is no child of the run
+        # a process that the nursery forks has its name for a moment, but is not a child of the run
         (nursery,) = [one for one in named(tmp_path / "run", ["nursery"]) if one.ppid() == process.pid]
         assert as_started(nursery.cmdline())[:2] == ["freshet", "nursery"]
     finally:

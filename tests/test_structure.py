@@ -14,7 +14,7 @@ PACKAGES = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "b
 
 
 def modules() -> dict[str, Path]:
-    """Every module of production code by its dotted name; a package stands for its ``__init__``."""
+    """Every module of production code by its dotted name; a package is represented by its ``__init__``."""
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
@@ -24,7 +24,7 @@ MODULES = modules()
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Parsed when a test first asks: every worker of a test run imports this module, and one runs its tests."""
+    """Parsed lazily: every worker of a test run imports this module, but only one runs its tests."""
     return {name: ast.parse(file.read_text()) for name, file in MODULES.items()}
 
 
@@ -51,7 +51,7 @@ def classes() -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def imports(module: str) -> set[str]:
-    """Modules of the project that are imported when this one is; not those inside functions or under TYPE_CHECKING."""
+    """Modules of the project that importing this one imports; without those inside functions or under TYPE_CHECKING."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:

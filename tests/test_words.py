@@ -1,6 +1,6 @@
-"""One word for one thing: words that were given up do not come back, in code, messages, commands or documents.
+"""One word for one thing: retired words do not come back in code, messages, commands or documents.
 
-ARCHITECTURE.md has the words that there are.
+ARCHITECTURE.md lists the words in use.
 """
 
 import re
@@ -28,7 +28,7 @@ RETIRED = {
     r"|\b[Vv]ersions? of (?:a |all |each |every |its |the )?rows?\b|\brow's version\b"
     r"|\bvalue, state(?: and|,) version\b",
 }
-"""what is searched for, by what was given up
+"""The pattern that is searched for, by the retired word.
 
 A cut is a checkpoint, or else it is truncated, split or shortened. A position in a journal is a cursor, a
 version of the model is a snapshot, and a version of a row is its last step.
@@ -49,11 +49,11 @@ EARLIER_RELEASES = {
     "ingest/kafka/letter_topic.py": "a header of the topic",
     "ingest/log": "truncates files",
 }
-"""where the old word has to be, and why"""
+"""Where a retired word has to stay, and why."""
 
 
 def files() -> list[str]:
-    """What a reader or user meets: code, settings and documents, without tests."""
+    """Files that a reader or user sees: code, settings and documents, without tests."""
     inside = [file for package in (*PACKAGES, "docs") for file in (ROOT / package).rglob("*")]
     names = [file.relative_to(ROOT).as_posix() for file in (*ROOT.glob("*.*"), *inside)]
     return [

@@ -1,1 +1,1 @@
-"""The schemas of requests and answers of the control plane; nothing that asks or computes."""
+"""Schemas of requests and answers of the control plane; no queries and no logic."""

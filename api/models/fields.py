@@ -1,4 +1,4 @@
-"""Values that several requests of the control plane carry."""
+"""Field types that several requests of the control plane use."""
 
 from typing import Annotated, Any
 
@@ -12,4 +12,4 @@ EARLIER_CURSOR: dict[str, Any] = {
     "description": "Deprecated: the same as the cursor, for one more release.",
     "json_schema_extra": {"deprecated": True},
 }
-"""of the computed field ``version``, as answers of earlier releases called the cursor"""
+"""Schema of the computed field ``version``, the name of the cursor in answers of earlier releases."""

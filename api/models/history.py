@@ -78,7 +78,7 @@ class AuditReading(Answer):
     at: float
     actor: str
     token: Annotated[str | None, BeforeValidator(lambda token: token or None)]
-    """its id; null: a command on the run's own socket, or a request without one"""
+    """Id of the token; null: a command on the run's own socket, or a request without a token."""
     action: str
     run: str | None
     status: int

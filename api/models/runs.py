@@ -203,9 +203,9 @@ class GiveCommand(Body):
 
     verb: Annotated[str, Field(json_schema_extra={"enum": list(COMMANDS)})]
     worker: ProcessName | None = None
-    """that it is about; null: it is for the whole run"""
+    """The worker that it concerns; null: the whole run."""
     value: Shares | int | float | bool | Annotated[str, StringConstraints(max_length=100)] | None = None
-    """what it sets, as its answer shows it; null: nothing"""
+    """The value that it sets, in the same form as in answers; null: none."""
     reason: Reason
 
     def shown_value(self) -> ShownValue:
@@ -275,7 +275,7 @@ class CommandReading(Answer):
     reason: str
     state: Literal["pending", "done", "refused"]
     outcome: Outcome | None
-    """accepted; refused; outdated: something was changed after the cursor it was given at; null: not answered yet"""
+    """accepted; refused; outdated: something was changed after the cursor it was given at; null: not answered yet."""
     text: str
     """The answer, for people."""
     cursor: int | None
@@ -302,5 +302,5 @@ class CommandReading(Answer):
 
 def value_of(verb: str, written: str) -> CommandValue:
     """The value that a command sets, as recorded; if it cannot be parsed, as in a refused command, it stays text."""
-    value = shown_value(LinkCommand.name if verb == ADD else verb, written)  # that of add is the speed of its link
+    value = shown_value(LinkCommand.name if verb == ADD else verb, written)  # for add, the value is its link's speed
     return SharesReading.model_validate(value) if isinstance(value, ShareLimits) else value

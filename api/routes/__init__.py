@@ -1,1 +1,1 @@
-"""What can be asked for, one module per resource; what is true is asked of ``runs`` and ``store``."""
+"""The HTTP routes, one module per resource; they get all facts from ``runs`` and ``store``."""

@@ -1,4 +1,4 @@
-"""α: how much is solved exactly, by whom it is set, and why."""
+"""α: the share that is solved exactly, who set it, and why."""
 
 import asyncio
 from contextlib import suppress
@@ -15,13 +15,13 @@ from infra.web.errors import DatabaseAway
 from infra.web.rules import needs
 
 HISTORY_SECONDS = 1.0
-"""how long to wait for the last change of a run whose dispatcher is away"""
+"""How long to wait for the database to return the last change of a run whose dispatcher does not answer."""
 router = APIRouter(prefix="/v1/runs/{run}/alpha", tags=["alpha"])
 
 
 @router.get("", summary="α, and why it is so", **needs("read"))
 async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaReading:
-    """What is set and what is in force, and what the last change was decided by: as the dispatcher tells."""
+    """The value that is set, the value in force, and the readings behind the last change, from the dispatcher."""
     response.headers["ETag"] = etag(run.cursor)
     status = run.live.status or Status(run=run.place.name)
     last = await _last_change(parts, run.place.name) if run.live.is_silent else None
@@ -37,7 +37,7 @@ async def read_alpha(run: Followed, parts: Parts, response: Response) -> AlphaRe
 
 
 async def _last_change(parts: ApiParts, run: str) -> StoredAlphaChange | None:
-    """As SQL has it, for a run whose dispatcher is away."""
+    """The last change in the database; None if there is none, or the database is unavailable."""
     with suppress(DatabaseAway, TimeoutError):
         page = await asyncio.wait_for(parts.store.runs.alpha_changes(run, None, 1), HISTORY_SECONDS)
         return page.rows[0] if page.rows else None
@@ -46,7 +46,7 @@ async def _last_change(parts: ApiParts, run: str) -> StoredAlphaChange | None:
 
 @router.put("", summary="Set α, or have the dispatcher decide", responses=COMMAND_RESPONSES, **needs("control"))
 async def set_alpha(run: Followed, parts: Parts, given: Given, body: SetAlpha) -> Response:
-    """In force from the next decided step on. A value wins over the dispatcher's own until it is released."""
+    """In force from the next decided step on. A value overrides the dispatcher's own choice until it is released."""
     return await give(parts, run, given, AlphaCommand(None if body.value == "auto" else body.value), body.reason)
 
 

@@ -1,4 +1,4 @@
-"""Any command that the dispatcher knows: the door that a new one has before it gets a route of its own."""
+"""Any command that the dispatcher knows, including commands that have no route of their own yet."""
 
 from fastapi import APIRouter, Response
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/runs/{run}/commands", tags=["runs"])
 
 @router.post("", summary="Give any command", responses=COMMAND_RESPONSES, **needs("control"))
 async def give_command(run: Followed, parts: Parts, given: Given, body: GiveCommand) -> Response:
-    """By its name, with its value as other answers show it; 422 for one that there is not, or another kind of value."""
+    """A command by its name, with its value as in answers; 422 for an unknown command or a wrong type of value."""
     try:
         command = read_command(body.verb, body.worker or "", written_value(body.shown_value()))
         return await give(parts, run, given, command, body.reason)

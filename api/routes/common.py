@@ -1,4 +1,4 @@
-"""What routes share: names in paths, cursors, pages, and how a command is given."""
+"""Code that routes share: names in paths, ETags, pages, and giving commands."""
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from infra.web.rules import Acting
 from infra.web.store.rows import Page
 
 SETTLE_SECONDS = 2.0
-"""how long a request waits for its command to be carried out"""
+"""How long a request waits for its command to be carried out."""
 MOST_LISTED = 1000
 
 RowT = TypeVar("RowT")
@@ -44,7 +44,7 @@ IdempotencyKey = Annotated[
 
 
 def followed(run: RunName, parts: Parts) -> FollowedRun:
-    """The run of a path; raises NotFound."""
+    """The run that a path names; raises NotFound."""
     return parts.runs.get(run)
 
 
@@ -52,7 +52,7 @@ Followed = Annotated[FollowedRun, Depends(followed)]
 
 
 async def known(run: RunName, parts: Parts, response: Response) -> str:
-    """The name of a run that is here, or was: SQL still has its history. Raises NotFound."""
+    """The name of a run whose folder is here, or whose history is still in the database; raises NotFound."""
     if run in parts.runs:
         response.headers["ETag"] = etag(parts.runs.get(run).cursor)
     elif (stored := await parts.store.runs.get(run)) is not None:
@@ -70,13 +70,13 @@ def etag(cursor: int) -> str:
 
 
 def listed(page: Page[RowT], read: Callable[[RowT], ItemT], request: Request, response: Response) -> Listed[ItemT]:
-    """A page as it is answered, with a link to the next one."""
+    """Converts a page of rows to an answer, with a link to the next page."""
     link_next(page.next, request, response)
     return Listed(items=[read(row) for row in page.rows], next=page.next)
 
 
 def link_next(following: str | None, request: Request, response: Response) -> None:
-    """Says in a header where the next page is, if there is one."""
+    """Adds a Link header that points to the next page, if there is one."""
     if following is not None:
         link = URL(scope=request.scope).include_query_params(after=following)
         response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
@@ -84,7 +84,7 @@ def link_next(following: str | None, request: Request, response: Response) -> No
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 class Conditions:
-    """What a client says about a command beside its content."""
+    """What a client states about a command besides its content: the actor, the key and the expected cursor."""
 
     def __init__(
         self,
@@ -113,18 +113,18 @@ COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 PROBLEMS: dict[str, type[HttpError]] = {"refused": Conflict, "outdated": CursorOutdated}
-"""what a command that was not carried out is answered with, by its outcome"""
+"""The error that a command which was not carried out is answered with, by its outcome."""
 
 
 async def give(parts: Parts, run: FollowedRun, given: Conditions, command: CommandSpec, reason: str = "") -> Response:
-    """Has the dispatcher carry out a command; answers with what became of it within a short while."""
+    """Gives a command to the dispatcher; waits a short time for it and answers with its result."""
     return await enter(parts, run, given, command.name, worker=command.about, value=str(command), reason=reason)
 
 
 async def enter(
     parts: Parts, run: FollowedRun, given: Conditions, verb: str, *, worker: str, value: str, reason: str
 ) -> Response:
-    """Enters a command as it is stored, waits a short while for its effect, and answers with what became of it."""
+    """Stores a command, waits a short time for its effect, and answers with its result."""
     wanted = NewCommand(
         run=run.place.name,
         verb=verb,
@@ -139,7 +139,7 @@ async def enter(
     if stored.state == "pending":
         reach("command_stored")
         await run.outbox.settled(stored.id, SETTLE_SECONDS)
-        stored = await parts.store.commands.get(stored.id) or stored  # another process may have settled it
+        stored = await parts.store.commands.get(stored.id) or stored  # another API process may have recorded the answer
     return answer_command(stored)
 
 
@@ -155,13 +155,13 @@ def answer_command(stored: StoredCommand) -> Response:
 
 
 def check_ids(names: Iterable[str], name: str, what: str) -> None:
-    """Raises NotFound if a name is none of these."""
+    """Raises NotFound if a name is not one of these."""
     if name not in names:
         raise NotFound(f"there is no {what} {name!r}; expected one of {', '.join(sorted(names)) or 'none'}")
 
 
 def page_of(items: Sequence[RowT], after: str | None, limit: int) -> Page[RowT]:
-    """A page of what is in memory; ``after`` is a number."""
+    """One page of a list in memory; ``after`` is the number of items to skip."""
     try:
         start = int(after or 0)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""What happens in a run, as server-sent events.
+"""The events of a run, as server-sent events.
 
-Records of the journal have an id, ``CURSOR.PLACE``: a client that comes back with the last one it got misses nothing
-and gets nothing twice. Between them come statuses, without an id, whenever there is a new one, a second apart at least.
-A client that reads slowly holds up itself alone: the next events are read from SQL when it has taken those before. What
-it has not taken is all that is kept for it: the lines of a page.
+Records of the journal have an id, ``CURSOR.PLACE``: a client that reconnects with the last id that it received misses
+nothing and gets nothing twice. Statuses are sent between them, without an id, whenever there is a new one, but at most
+one a second. A slow client delays only itself: the next events are read from the database once it has taken the
+previous ones. At most one page of events is held in memory for it.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from infra.web.errors import DatabaseAway
 from infra.web.rules import needs
 
 PAGE = 50
-"""events that are read at once; as many lines are kept for each client that does not take them"""
+"""Number of events that are read at once, and so the most that are held for a client that reads slowly."""
 LOOK_SECONDS = 1.0
-"""between two statuses, and two looks for events that no task has told of"""
+"""The least time between two statuses, and the time after which events are looked for even without a notification."""
 HEARTBEAT_SECONDS = 10.0
 FAR = (1 << 62) - 1
 RESTATED = ("begun", "generation")
-"""records that the record of a checkpoint holds"""
+"""Records that the record of a checkpoint repeats inside itself."""
 EventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$", description="id of the last event received"),
@@ -71,16 +71,16 @@ class EventStream:
     """One client's stream."""
 
     def __init__(self, parts: ApiParts, run: FollowedRun, cursor: int, place: int) -> None:
-        """cursor, place: of the last event that the client has"""
+        """``cursor`` and ``place`` are those of the last event that the client has received."""
         self._parts = parts
         self._run = run
         self._cursor = cursor
         self._place = place
         self._told: object = None
-        """the status that was sent last"""
+        """The status that was sent last."""
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Until the process is about to end or the client has gone."""
+        """Yields the stream until the process is about to end or the client disconnects."""
         sent_at = 0.0
         while not self._parts.closing.is_set():
             changed = self._run.projector.changed
@@ -96,10 +96,12 @@ class EventStream:
             await self._wait(changed)
 
     async def _next(self) -> bytes:
-        """What follows the last event that was sent; nothing while the database is away."""
+        """The events after the last one sent, encoded; empty while the database is unavailable."""
+        # The last frame is read again, because the client may have received only some of its events.
         reading = self._parts.store.runs.events(self._run.place.name, max(0, self._cursor - 1), PAGE)
         try:
-            # to its end, also if the client goes meanwhile: a connection that is left in the middle is lost to the pool
+            # The query is completed even if the client disconnects: a connection that is abandoned in the middle of a
+            # query is lost to the pool.
             found = await asyncio.shield(reading)
         except DatabaseAway:
             return b""
@@ -117,7 +119,7 @@ class EventStream:
         return self._run.live.encoded
 
     async def _wait(self, changed: asyncio.Event) -> None:
-        """For rows that are new, a second, or the end."""
+        """Waits until there are new rows, a second has passed, or the process is about to end."""
         waits = [asyncio.create_task(event.wait()) for event in (changed, self._parts.closing)]
         try:
             await asyncio.wait(waits, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +135,7 @@ def _line(event: StoredEvent) -> bytes:
 
 
 def shown_record(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of the journal with typed values, and null for what it does not have."""
+    """A record of the journal with typed values, and null for values that it does not have."""
     shown = dict(record)
     if "verb" in record:
         shown["worker"] = record["worker"] or None
@@ -147,7 +149,7 @@ def shown_record(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(written: str) -> Any:
-    """A setting as JSON has it; text that is no JSON stays text."""
+    """The value of a setting, parsed as JSON; text that is not JSON is returned unchanged."""
     try:
         return msgspec.json.decode(written)
     except msgspec.DecodeError:

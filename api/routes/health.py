@@ -1,4 +1,4 @@
-"""Whether the control plane can do everything, and where the metrics of all runs are."""
+"""Whether the control plane is fully functional, and where the metrics of all runs are."""
 
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["health"])
     **OPEN,
 )
 async def readyz(parts: Parts) -> Response:
-    """503 while the database is away: commands and history have to wait, live reads do not."""
+    """503 while the database is unavailable: commands and history have to wait, live reads do not."""
     readiness = Readiness(database=await has_database(parts.web), runs=len(parts.runs.names))
     return JSONResponse(readiness.model_dump(), 200 if readiness.database else 503)
 

@@ -1,4 +1,4 @@
-"""What happened in a run, from SQL: steps, generations, checkpoints, faults, commands; and who changed what."""
+"""The history of a run, from the database: steps, generations, checkpoints, faults, commands; and the audit trail."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ router = APIRouter(tags=["history"])
 
 @dataclass(frozen=True)
 class StepRange:
-    """Which steps, and in how many points."""
+    """The range of steps that is requested, and the number of points to return."""
 
     first: StepNumber = None
     last: StepNumber = None
@@ -46,7 +46,7 @@ async def list_steps(
     after: After = None,
     limit: Limit = 1000,
 ) -> Response:
-    """Oldest first; all pages together have about so many points, each of one or many steps."""
+    """Oldest first. All pages together have about as many points as requested; a point covers one or more steps."""
     start, cursor = _step(after), await parts.store.runs.cursor(run)
 
     async def read() -> EncodedPage:
@@ -81,7 +81,7 @@ async def list_checkpoints(
 
 @router.get("/v1/runs/{run}/cuts", include_in_schema=False, **needs("read"))
 async def redirect_to_checkpoints(run: str, request: Request) -> RedirectResponse:
-    """The path of earlier releases."""
+    """Redirects from the path of earlier releases."""
     place = request.url.path.removesuffix("cuts") + "checkpoints"
     return RedirectResponse(place + (f"?{request.url.query}" if request.url.query else ""), status_code=308)
 
@@ -90,7 +90,7 @@ async def redirect_to_checkpoints(run: str, request: Request) -> RedirectRespons
 async def list_faults(
     run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[FaultReading]:
-    """Newest first: what was lost or failed, so that the run went back to a checkpoint."""
+    """Newest first: failures and losses after which the run went back to a checkpoint."""
     page = await parts.store.runs.faults(run, after, limit)
     return listed(page, FaultReading.model_validate, request, response)
 
@@ -99,14 +99,14 @@ async def list_faults(
 async def list_commands(
     run: Known, parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[CommandReading]:
-    """Newest first: those that were given over REST."""
+    """Newest first: commands that were given over REST."""
     page = await parts.store.commands.list(run, after, limit)
     return listed(page, CommandReading.model_validate, request, response)
 
 
 @router.get("/v1/runs/{run}/commands/{command}", summary="One command", **needs("read"))
 async def read_command(run: Known, command: CommandId, parts: Parts) -> CommandReading:
-    """What became of it."""
+    """A command and its result."""
     stored = await parts.store.commands.get(command)
     if stored is None or stored.run != run:
         raise NotFound(f"run {run!r} has no command {command!r}; expected one of GET /v1/runs/{run}/commands")
@@ -131,6 +131,6 @@ def _step(after: str | None) -> int:
 
 
 def _point(row: StepPoint) -> dict[str, Any]:
-    """A StepsPoint: with the mean loss of a sample in place of the sum."""
+    """The fields of a StepsPoint: the mean loss per sample takes the place of the sum."""
     loss = row.loss / row.samples if row.loss is not None and row.samples and math.isfinite(row.loss) else None
     return vars(row) | {"loss": loss}

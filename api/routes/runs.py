@@ -1,4 +1,4 @@
-"""Runs: which there are, how they do, and starting, stopping, pausing them."""
+"""Runs: listing and reading them, and starting, stopping and pausing them."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 async def list_runs(
     parts: Parts, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[RunOutline]:
-    """By name. While the database is away, those whose folder is here."""
+    """By name. While the database is unavailable, only runs whose folder is here are listed."""
     try:
         page: Page[Any] = await parts.store.runs.list(after, limit)
     except DatabaseAway:
@@ -52,13 +52,13 @@ async def list_runs(
 
 @router.get("/{run}", summary="One run", response_model=RunDetails, **needs("read"))
 async def read_run(run: RunName, parts: Parts) -> Response:
-    """What its dispatcher published last. Only a run whose folder is gone is read from SQL."""
+    """The status that its dispatcher published last. Only a run whose folder is gone is read from the database."""
     if run in parts.runs:
         body, tag = status_of(parts, run)
     else:
         stored = await parts.store.runs.get(run)
         if stored is None:
-            parts.runs.get(run)  # says so
+            parts.runs.get(run)  # raises the error that says so
         assert stored is not None
         body = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
         tag = etag(stored.cursor)
@@ -73,7 +73,7 @@ async def read_run(run: RunName, parts: Parts) -> Response:
     **needs("control"),
 )
 async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
-    """Needs an agent that starts runs in the folder of runs. A name is its own idempotency key: one name, one run."""
+    """Needs an agent that starts runs in the folder of runs. The name is the idempotency key: one name, one run."""
     endpoint = None if is_run(parts.runs.root) else read_endpoint(parts.runs.root, AGENT)
     if endpoint is None:
         raise Conflict(
@@ -93,7 +93,7 @@ async def create_run(body: NewRun, parts: Parts, given: Given) -> Response:
 
 @router.post("/{run}/stop", summary="Stop a run in order", responses=COMMAND_RESPONSES, **needs("control"))
 async def stop_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
-    """It takes a checkpoint, and can go on later."""
+    """The run takes a checkpoint before it stops, and can be resumed later."""
     return await give(parts, run, given, StopCommand(), body.reason if body else "")
 
 
@@ -105,12 +105,12 @@ async def pause_run(run: Followed, parts: Parts, given: Given, body: Why | None 
 
 @router.post("/{run}/resume", summary="Go on after a pause", responses=COMMAND_RESPONSES, **needs("control"))
 async def resume_run(run: Followed, parts: Parts, given: Given, body: Why | None = None) -> Response:
-    """Ends a pause, whoever began it."""
+    """Ends a pause, no matter who began it."""
     return await give(parts, run, given, ResumeCommand(), body.reason if body else "")
 
 
 def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
-    """Of a run in SQL, or of one that is here."""
+    """The outline of a run in the database, or of a run whose folder is here, by its name."""
     name, state, cursor = (row, "silent", 0) if isinstance(row, str) else (row.name, row.state, row.cursor)
     status = None
     if name in parts.runs:
@@ -128,7 +128,7 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
 
 
 def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
-    """A RunDetails of a run that is here, and its ETag; made once for all who read it until it changes."""
+    """The encoded RunDetails of a run whose folder is here, and its ETag; shared by all readers until it changes."""
     run = parts.runs.get(name)
     is_live = not run.live.is_silent
     of_what = run.live.encoded, run.cursor, is_live, run.is_starting
@@ -140,7 +140,7 @@ def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:
 
 
 def details(brief: RunOutline, folder: str, topic: str, status: bytes, is_live: bool) -> bytes:
-    """A RunDetails; its status is encoded already."""
+    """Encodes a RunDetails; ``status`` is encoded already."""
     shown = {
         **brief.model_dump(),
         "folder": folder,

@@ -1,4 +1,4 @@
-"""Events from devices without a Kafka client."""
+"""Events over HTTP, from devices without a Kafka client."""
 
 from typing import Annotated
 
@@ -32,10 +32,10 @@ router = APIRouter(tags=["samples"])
 async def write_samples(
     request: Request, parts: Parts, actor: Acting, run: RunOfSamples = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """An event, a list of them, one a line, or a packed record; answered when what is good is durable.
+    """Takes one event, a list, one event per line, or a packed record; answers when the accepted events are durable.
 
-    What does not fit the run's schema is told event by event; if nothing fits, that is an error. A request that is sent
-    again with the same Idempotency-Key within an hour is answered as before, and its events are written once.
+    Events that do not fit the run's schema are reported one by one; if none fits, the request fails. A request that is
+    repeated with the same Idempotency-Key within an hour gets the same answer, and its events are written once.
     """
     body = await read_body(request, "events")
     written = await parts.samples.write(_run(parts, run).place, body, actor.name, idempotency_key)
@@ -46,7 +46,7 @@ async def write_samples(
 
 
 def _run(parts: ApiParts, name: str | None) -> FollowedRun:
-    """Raises NotFound, or Unprocessable where it is not clear which run is meant."""
+    """The run that is meant; raises NotFound, or Unprocessable if that is ambiguous."""
     if name is None and len(parts.runs.names) != 1:
         raise Unprocessable(f"{len(parts.runs.names)} runs are here; expected the name of one; add ?run=NAME")
     return parts.runs.get(name or parts.runs.names[0])

@@ -1,4 +1,4 @@
-"""Settings of a run: all of them, and the few that may change while it goes on."""
+"""Settings of a run: all of them, and the few that may change during the run."""
 
 from contextlib import suppress
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/runs/{run}/settings", tags=["settings"])
 
 @router.get("", summary="The settings of a run", **needs("read"))
 async def read_settings(run: Followed, parts: Parts, response: Response) -> EffectiveSettings:
-    """Those it was started with, without secrets, and what was changed since."""
+    """The settings that the run was started with, with secrets masked, and the changes since then."""
     response.headers["ETag"] = etag(run.cursor)
     changed: dict[str, CommandValue] = {}
     with suppress(DatabaseAway):
@@ -30,7 +30,10 @@ async def read_settings(run: Followed, parts: Parts, response: Response) -> Effe
 
 
 async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
-    """The newest value of each, whoever set it: by the journal, and by answers that came before its projection."""
+    """The newest value of each setting, no matter who set it.
+
+    It may be in the journal, or in an answer that was recorded before the journal was projected that far.
+    """
     newest: dict[str, tuple[int, str]] = {}
     events = await parts.store.runs.newest_events(run, "command", MOST_LISTED)
     answered = await parts.store.commands.list(run, None, MOST_LISTED)
@@ -44,7 +47,7 @@ async def _changed(parts: ApiParts, run: str) -> dict[str, CommandValue]:
 
 @router.patch("", summary="Change a setting", responses=COMMAND_RESPONSES, **needs("control"))
 async def change_settings(run: Followed, parts: Parts, given: Given, body: ChangeSettings) -> Response:
-    """Of policy, deadline and skip_above one a request; in force from the next decided step on."""
+    """Changes one of policy, deadline and skip_above per request, from the next step that is decided."""
     command: CommandSpec
     if body.policy is not None:
         command = PolicyCommand(body.policy)
@@ -54,5 +57,5 @@ async def change_settings(run: Followed, parts: Parts, given: Given, body: Chang
         command = SkipAboveCommand(None if isinstance(body.skip_above, str) else body.skip_above)
     try:
         return await give(parts, run, given, command, body.reason)
-    except ConfigError as error:  # a policy that is none
+    except ConfigError as error:  # the policy is unknown
         raise Unprocessable(str(error)) from error

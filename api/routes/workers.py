@@ -1,4 +1,4 @@
-"""Workers of a run: who takes part, and adding, changing, draining, removing them."""
+"""Workers of a run: listing, adding, changing, draining and removing them."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from infra.web.rules import needs
 
 PREFIX = "worker-"
 ANSWER_SECONDS = 1.0
-"""how long a list waits for dispatcher and supervisor"""
+"""How long a list waits for the answers of dispatcher and supervisor."""
 AnyT = TypeVar("AnyT")
 router = APIRouter(prefix="/v1/runs/{run}/workers", tags=["workers"])
 
@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1/runs/{run}/workers", tags=["workers"])
 async def list_workers(
     run: Followed, request: Request, response: Response, after: After = None, limit: Limit = 100
 ) -> Listed[WorkerReading]:
-    """As the dispatcher knows them, those that have left too, then other workers that are supervised."""
+    """The workers that the dispatcher knows, including those that have left, then other workers that are supervised."""
     response.headers["ETag"] = etag(run.cursor)
     return listed(page_of(await _workers(run), after, limit), lambda worker: worker, request, response)
 
@@ -64,7 +64,7 @@ async def add_worker(run: Followed, parts: Parts, given: Given, body: AddWorker)
 
 @router.delete("/{worker}", summary="Remove a worker", responses=COMMAND_RESPONSES, **needs("control"))
 async def remove_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given) -> Response:
-    """Excludes it at once, whatever it does: the others go back to the last checkpoint, and its process is stopped."""
+    """Excludes it without waiting: the others go back to the last checkpoint, and its process is stopped."""
     return await give(parts, run, given, RemoveCommand(worker))
 
 
@@ -78,7 +78,7 @@ async def drain_worker(
 
 @router.patch("/{worker}", summary="Change a worker", responses=COMMAND_RESPONSES, **needs("control"))
 async def change_worker(run: Followed, worker: WorkerName, parts: Parts, given: Given, body: ChangeWorker) -> Response:
-    """The speed of its link, or how much of a batch it may get."""
+    """Changes the speed of its link, or how much of a batch it may get."""
     if body.shares is not None:
         limits = ShareLimits(body.shares.least, body.shares.largest)
         return await give(parts, run, given, SharesCommand(worker, limits), body.reason)
@@ -90,7 +90,7 @@ async def _workers(run: FollowedRun) -> list[WorkerReading]:
     status = run.live.status
     published = {worker.name: worker for worker in status.workers} if status is not None else {}
     told, processes = await asyncio.gather(_asked(run.outbox.members), _asked(run.outbox.processes))
-    absent = "unknown" if told is None else "away"  # unknown: its dispatcher is busy or away
+    absent = "unknown" if told is None else "away"  # unknown: the dispatcher is busy or does not answer
     members = told or {}
     samples = sum(worker.traffic.samples for worker in published.values())
     names = [name for name in processes or {} if name.startswith(PREFIX)]
@@ -107,7 +107,7 @@ async def _workers(run: FollowedRun) -> list[WorkerReading]:
 
 
 async def _asked(question: Callable[[], dict[str, AnyT]]) -> dict[str, AnyT] | None:
-    """What a dispatcher or supervisor answers; None if it does not in time."""
+    """The answer of a dispatcher or supervisor; None if it does not answer in time."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(question), ANSWER_SECONDS)
     except (CommandRefused, NoAnswer, TimeoutError):
@@ -117,7 +117,7 @@ async def _asked(question: Callable[[], dict[str, AnyT]]) -> dict[str, AnyT] | N
 def _worker(
     worker: WorkerStatus, member: ListedMember | None, absent: str, process: ListedProcess | None, samples: int
 ) -> WorkerReading:
-    """worker: as it was published last; member: as the dispatcher says now; absent: its state if it says nothing."""
+    """``worker`` was published last, ``member`` is the dispatcher's answer; ``absent`` is the state without one."""
     return WorkerReading(
         name=worker.name,
         state=absent if member is None else member.state,

@@ -1,1 +1,4 @@
-"""The runs that the control plane knows: where they are, what they say, what they are told; no routes, no tables."""
+"""The runs that the control plane follows: their folders, statuses and journals, and delivery of commands to them.
+
+Routes and tables are elsewhere.
+"""

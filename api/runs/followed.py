@@ -1,4 +1,4 @@
-"""The runs that this process follows: one set of tasks each, begun when a run is found."""
+"""The runs that this process follows: each has a set of tasks, which start when the run is found."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,18 +18,18 @@ from infra.base.errors import FreshetError
 from infra.web.errors import NotAvailable, NotFound
 
 LOOK_SECONDS = 1.0
-"""how often to look for new runs"""
+"""How often to look for new runs."""
 FINISH_SECONDS = 3.0
-"""for what is left to be projected when this process ends"""
+"""How long the rest of a journal may take to be projected when this process ends."""
 AGAIN_SECONDS = 1.0
-"""after which a task that failed begins anew"""
+"""Pause before a task that failed is restarted."""
 EXPECTED_SECONDS = 60.0
-"""that a run which is being started may take until it has a folder"""
+"""How long a run that is being started may take to create its folder."""
 MOST_NAMED = 20
 
 
 async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
-    """Does something for as long as the process lives: an error that nobody foresaw is logged, and it begins anew."""
+    """Restarts a task whenever it fails, for as long as the process lives; unexpected errors are logged."""
     while True:
         try:
             await work()
@@ -40,35 +40,35 @@ async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
 
 @dataclass
 class FollowedRun:
-    """One run and what is known of it."""
+    """One run, with the objects that follow it."""
 
     place: Place
     live: LiveStatus
     projector: Projector
     outbox: Outbox
     is_under_way: bool = False
-    """whether anybody worked in its folder when it was last looked at"""
+    """Whether any process was working in its folder when it was last checked."""
     cached_answer: tuple[object, tuple[bytes, str]] | None = None
-    """its status as it was last answered, with its ETag, and what that was made from"""
+    """The last answer about its status, with the ETag, preceded by the values from which it was made."""
 
     @property
     def cursor(self) -> int:
-        """The end of the journal, as far as it is known here: the ETag."""
+        """The end of the journal, as far as this process knows; it is the ETag."""
         return max(self.projector.newest, self.live.status.cursor if self.live.status is not None else 0)
 
     @property
     def is_starting(self) -> bool:
-        """Whether somebody works there, and its dispatcher has not been heard of since this process began to listen."""
+        """Whether a process works in its folder, but its dispatcher has not published a status to this process yet."""
         return self.is_under_way and self.live.status is None
 
     @property
     def projection_lag(self) -> int:
-        """Frames of the journal that SQL does not have yet, as far as it is known here."""
+        """Frames of the journal that have not been projected yet, as far as this process knows."""
         return max(0, self.cursor - self.projector.projected)
 
 
 class FollowedRuns:
-    """All runs in a folder. Call ``follow`` in a task, and ``close`` at the end."""
+    """All runs in a folder. Run ``keep_looking`` in a task, and call ``close`` at the end."""
 
     def __init__(self, root: Path, store: SqlStore) -> None:
         self.root = root
@@ -77,7 +77,7 @@ class FollowedRuns:
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[str, Sequence[asyncio.Task[None]]] = {}
         self._expected_until: dict[str, float] = {}
-        """until when a run that was asked for may still have no folder, by name"""
+        """Deadline for the folder of a run that was requested to appear, by the run's name (monotonic time)."""
 
     @property
     def names(self) -> list[str]:
@@ -95,7 +95,7 @@ class FollowedRuns:
         raise no_run(name, self.names)
 
     def expect(self, name: str) -> None:
-        """A run of this name is being started: it will be found here soon."""
+        """Notes that a run of this name is being started and will be found soon."""
         self._expected_until[name] = monotonic() + EXPECTED_SECONDS
 
     async def keep_looking(self) -> None:
@@ -105,7 +105,7 @@ class FollowedRuns:
             await asyncio.sleep(LOOK_SECONDS)
 
     def find_runs(self) -> None:
-        """Begins to follow runs that are new, and anew those whose folder is another one."""
+        """Starts to follow new runs, and starts over for runs whose folder or settings have changed."""
         found = find_runs(self.root)
         for name, place in found.items():
             known = self._runs.get(name)
@@ -125,7 +125,7 @@ class FollowedRuns:
         self._context.destroy(linger=0)
 
     async def _finish(self, run: FollowedRun) -> None:
-        """A run that has just been stopped, often together with this process, is told of to its end."""
+        """Projects the end of a run that has just been stopped, often together with this process."""
         try:
             await asyncio.wait_for(run.projector.finish(), FINISH_SECONDS)
         except (FreshetError, OSError, TimeoutError) as error:
@@ -147,6 +147,6 @@ class FollowedRuns:
 
 
 def no_run(name: str, names: Sequence[str]) -> NotFound:
-    """What is told somebody who asks for a run that is not here."""
+    """The error for a request about a run that is not here."""
     there = ", ".join(names[:MOST_NAMED]) or "none"
     return NotFound(f"there is no run {name[:64]!r} here; expected one of GET /v1/runs: {there}")

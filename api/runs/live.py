@@ -1,4 +1,4 @@
-"""The newest status of a run, as its dispatcher publishes it: reads of it touch neither the dispatcher nor SQL."""
+"""The newest status of a run, as its dispatcher publishes it; reading it involves neither the dispatcher nor SQL."""
 
 import asyncio
 from time import monotonic
@@ -15,13 +15,13 @@ from infra.base.run_folder import STATUS_WORD
 from infra.base.wire import connect
 
 SILENT_SECONDS = 5.0
-"""after which a status is that of a run that does not answer any more"""
+"""Age above which a status no longer counts: the run does not answer any more."""
 LOOK_SECONDS = 1.0
-"""how often to look whether the dispatcher has another address"""
+"""How often to check whether the dispatcher has a new address."""
 
 
 class LiveStatus:
-    """Subscribes to one run."""
+    """Subscribes to the statuses of one run."""
 
     def __init__(self, context: zmq.asyncio.Context, place: Place) -> None:
         self._context = context
@@ -29,19 +29,19 @@ class LiveStatus:
         self._decoder = msgspec.json.Decoder(Status)
         self._received_at = 0.0
         self.status: Status | None = None
-        """the newest; None before the first"""
+        """The newest status; None before the first one."""
         self.encoded = b"null"
-        """that status as JSON, encoded once for all who read it"""
+        """The newest status as JSON, encoded once for all readers."""
         self.changed = asyncio.Event()
-        """set, and replaced by another, whenever a status arrives"""
+        """Set, and replaced by a new event, whenever a status arrives."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether no status has come for a while."""
+        """Whether no status has arrived for a while."""
         return self.status is None or monotonic() - self._received_at > SILENT_SECONDS
 
     async def receive(self) -> None:
-        """Receives until it is cancelled; connects anew when the dispatcher is started anew."""
+        """Receives until it is cancelled; reconnects when the dispatcher is restarted."""
         while True:
             endpoint = self._place.endpoint(STATUS_WORD)
             if endpoint is None:
@@ -54,10 +54,10 @@ class LiveStatus:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _receive(self, endpoint: str) -> None:
-        """Takes what comes from one endpoint, as long as it is the dispatcher's."""
+        """Receives from one endpoint for as long as it is the dispatcher's."""
         with self._context.socket(zmq.SUB) as socket:
             socket.set(zmq.LINGER, 0)
-            socket.set(zmq.CONFLATE, 1)
+            socket.set(zmq.CONFLATE, 1)  # only the newest status matters, so none are queued
             socket.subscribe(b"")
             connect(socket, endpoint, self._place.curve())  # type: ignore[arg-type]
             while True:

@@ -1,13 +1,13 @@
-"""Sends commands from SQL to where they are carried out, until they are answered, and enters the answers.
+"""Sends commands from the database to whoever carries them out, until they are answered, and records the answers.
 
-    1. a request enters a command as pending  2. it is sent  3. it is in the journal  4. its answer is entered here
+    1. a request stores a command as pending  2. it is sent  3. it is in the journal  4. its answer is recorded here
 
-The dispatcher carries out one id once, and answers it again from its journal. So a crash after 2 or 3, of anyone, is
-mended by sending it again; nothing that was accepted is lost, and nothing has a second effect.
+The dispatcher carries out each id once, and answers a repetition from its journal. So if any process crashes after 2
+or 3, sending the command again repairs it: no accepted command is lost, and none takes effect twice.
 
-A command to a run that was stopped in order, or is over, and in whose folder nobody works, is refused: it must not
-surprise whoever resumes the run. So is one that was given before the run was stopped and comes to whoever resumed it: a
-command says when it was given. One to a run that was interrupted waits until that goes on.
+If a run was stopped in order or has ended, and no process works in its folder, commands to it are refused: they must
+not surprise whoever resumes the run. Commands state when they were given, so one that was given before the run was
+stopped is also refused by the process that resumes it. Commands to an interrupted run wait until it resumes.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ STOPPED = (
     "command anew"
 )
 OVER = "is over; expected one that is under way; start another"
-"""why a command is refused"""
+"""The reasons for which a command to a stopped run, or to one that has ended, is refused."""
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
-"""after a failure"""
+"""Pause after a failure."""
 MOST_RECENT = 1000
 ANSWER_SECONDS = 5.0
-"""how long an answer may take before a command is sent again"""
+"""How long an answer may take before the command is sent again."""
 
 
 class Outbox:
@@ -53,18 +53,18 @@ class Outbox:
         self._projector = projector
         self._wake = asyncio.Event()
         self._waiting: dict[str, asyncio.Event] = {}
-        """set when the command of that id is settled"""
+        """Events by command id; each is set when its command has been answered."""
         self.pending = 0
-        """commands without an answer, when they were last looked at"""
+        """Number of commands without an answer at the last check."""
         self._recent: dict[str, None] = {}
-        """commands that were settled a short while ago"""
+        """Ids of commands that were answered recently, oldest first."""
 
     def wake(self) -> None:
-        """A command was entered."""
+        """Notes that a command was stored."""
         self._wake.set()
 
     async def settled(self, command_id: str, seconds: float) -> bool:
-        """Waits at most so long for a command's answer; returns whether it came."""
+        """Waits up to that many seconds for a command's answer; returns whether it has arrived."""
         if command_id in self._recent:
             return True
         event = self._waiting.setdefault(command_id, asyncio.Event())
@@ -78,7 +78,7 @@ class Outbox:
         return True
 
     async def deliver(self) -> None:
-        """Sends what is pending until it is cancelled."""
+        """Sends pending commands until it is cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -96,7 +96,10 @@ class Outbox:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _at_rest(self) -> str:
-        """Why nobody will carry out a command; empty if somebody may, or may have: SQL has the journal to its end."""
+        """The reason why nobody will carry out a command; empty if somebody may, or may have done so.
+
+        A reason is given only if the journal has been projected to its end: otherwise it may contain the command.
+        """
         if await asyncio.to_thread(is_under_way, self._place.folder):
             return ""
         await self._projector.finish()
@@ -107,7 +110,7 @@ class Outbox:
         return f"run {self._place.name!r} {OVER if stored.state == 'ended' else STOPPED}"
 
     async def _send(self, command: StoredCommand) -> None:
-        """Raises NoAnswer if it is not known whether the command was carried out."""
+        """Sends a command and records its answer; raises NoAnswer if it is unknown whether it was carried out."""
         try:
             outcome, text, cursor = await asyncio.to_thread(self._carry_out, command)
             reach("command_answered")
@@ -116,16 +119,16 @@ class Outbox:
             await self._record_answer(command, "refused", str(refused))
 
     def _carry_out(self, command: StoredCommand) -> tuple[Outcome, str, int | None]:
-        """The outcome, its text, and the cursor of the command in the journal, if it is there."""
+        """The outcome, its text, and the cursor of the command if it is in the journal."""
         if command.verb == ADD:
-            return "accepted", self._add_worker(command), None  # no journal has the worker before it joins
+            return "accepted", self._add_worker(command), None  # a worker is not in the journal until it joins
         answer = self._give(command)
         return answer.outcome, answer.text, answer.cursor if answer.outcome == "accepted" else None
 
     async def _record_answer(
         self, command: StoredCommand, outcome: Outcome, text: str, cursor: int | None = None
     ) -> None:
-        """cursor: of the command in the journal."""
+        """``cursor`` is that of the command in the journal."""
         await self._store.commands.record_answer(command.id, outcome, text, cursor)
         reach("command_settled")
         self._projector.hear(cursor or 0)
@@ -137,7 +140,7 @@ class Outbox:
             event.set()
 
     def _give(self, command: StoredCommand) -> CommandAnswered:
-        """Has the dispatcher carry out a command."""
+        """Sends a command to the dispatcher; if that removed a worker, also stops the worker's process."""
         message = Command(
             **self._common(),
             id=command.id,
@@ -161,7 +164,7 @@ class Outbox:
         return f"worker {self._ask_agent(message).worker} is being started"
 
     def _stop_process(self, worker: str) -> None:
-        """Ends the process of a worker that was removed, where its supervisor is known."""
+        """Ends the process of a worker that was removed, if its supervisor is known."""
         try:
             if worker in self.processes():
                 self._ask_agent(StopWorker(**self._common(), worker=worker))
@@ -169,18 +172,18 @@ class Outbox:
             structlog.get_logger().warning("a removed worker is not stopped", worker=worker, reason=str(error))
 
     def processes(self) -> dict[str, ListedProcess]:
-        """What the run's supervisor runs, by name; nothing where it has none."""
+        """The processes of the run's supervisor, by name; empty if it has none."""
         if self._place.agent() is None:
             return {}
         return {listed.name: listed for listed in self._ask_agent(ListProcesses(**self._common())).processes}
 
     def members(self) -> dict[str, ListedMember]:
-        """How each worker stands, and its link, by name, as the dispatcher says; raises NoAnswer."""
+        """The state and link of each worker by name, as the dispatcher reports them; raises NoAnswer."""
         found = ask_members(self._control(), self._place.name, self._place.curve(), ANSWER_SECONDS)
         return {member.name: member for member in found.members}
 
     def _control(self) -> str:
-        """Where the dispatcher takes commands; raises NoAnswer."""
+        """The endpoint at which the dispatcher accepts commands; raises NoAnswer."""
         endpoint = self._place.endpoint(CONTROL_WORD)
         if endpoint is None:
             raise NoAnswer(f"the dispatcher of run {self._place.name!r} takes no commands now")

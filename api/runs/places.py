@@ -1,10 +1,10 @@
-"""Where runs are: folders with a journal and stored settings, which say how a run is called.
+"""Where runs are: folders with a journal and with stored settings, which contain the name of the run.
 
-The supervisor of a run makes the journal's folder before it stores the settings, so a run is found while it starts. An
-agent has a folder with settings, too, those of the run for which its workers train. It is not the run's, whose
-dispatcher, and with it the journal, may be on another machine.
+The supervisor of a run creates the journal's folder before it stores the settings, so a run is found while it is still
+starting. An agent's folder has settings, too: those of the run that its workers train. It is not the folder of that
+run, whose dispatcher and journal may be on another machine.
 
-Names of runs come from clients and are compared with those found here; no path is ever made from one.
+Names of runs come from clients and are compared with the names found here; a path is never built from one.
 """
 
 import json
@@ -34,25 +34,25 @@ from infra.base.wire import Curve, load_curve
 
 @dataclass(frozen=True)
 class Place:
-    """One run in its folder."""
+    """A run and its folder."""
 
     name: str
     folder: Path
     settings: Mapping[str, Any] = field(repr=False)
-    """the effective ones, as the run stored them"""
+    """The effective settings, as the run stored them."""
     is_under_way: bool = field(default=False, compare=False)
-    """whether anybody worked in the folder when it was looked at"""
+    """Whether any process was working in the folder when it was read."""
 
     def endpoint(self, word: int) -> str | None:
-        """One of the dispatcher's; None while there is none."""
+        """One of the dispatcher's endpoints; None if it has none now."""
         return dispatcher_endpoint(self.folder, word)
 
     def agent(self) -> str | None:
-        """The endpoint of its supervisor; None if it has none."""
+        """The endpoint of the run's supervisor; None if it has none."""
         return read_endpoint(self.folder, AGENT)
 
     def curve(self) -> Curve | None:
-        """Keys for its connections; None: they are not encrypted."""
+        """The keys for connections to the run; None: they are not encrypted."""
         folder = self.settings.get("curve_folder")
         return load_curve(Path(folder), "server") if folder else None
 
@@ -65,15 +65,15 @@ class Place:
         return describe({name: value for name, value in self.settings.items() if name != "checksum"})
 
     def metrics(self) -> dict[str, str]:
-        """Addresses of the metrics of its processes, by name."""
+        """Addresses of the metrics of its processes, by process."""
         files = sorted((self.folder / ENDPOINTS).glob("*.metrics"))
         return {file.stem: text for file in files if (text := read_line(file))}
 
 
 def find_runs(root: Path) -> dict[str, Place]:
-    """The runs in a folder, by name: its own, or those of its children.
+    """The runs in a folder, by name: the folder itself is a run, or its children are.
 
-    Of several with one name it is the one under way, or else the newest.
+    If several have the same name, the one under way is chosen, or else the newest.
     """
     folders = (folder for folder in find_folders(root) if (folder / JOURNAL).is_dir())
     places = [place for folder in folders if (place := _place(folder)) is not None]
@@ -81,7 +81,7 @@ def find_runs(root: Path) -> dict[str, Place]:
 
 
 def find_folders(root: Path) -> list[Path]:
-    """A folder of runs and agents, or those of its children, oldest first."""
+    """The folder itself if it is that of a run or agent; otherwise its children that are, oldest first."""
     if is_run(root):
         return [root]
     try:
@@ -91,7 +91,7 @@ def find_folders(root: Path) -> list[Path]:
 
 
 def _place(folder: Path) -> Place | None:
-    """None if its settings cannot be read, as while they are being written."""
+    """The run in a folder; None if its settings cannot be read, for example while they are being written."""
     try:
         settings = json.loads((folder / STORED_SETTINGS).read_bytes())
         return Place(check_names(str(settings["run"])), folder, settings, is_under_way(folder))

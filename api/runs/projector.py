@@ -1,14 +1,14 @@
-"""Reads a run's journal from its dispatcher, page by page, into SQL.
+"""Reads a run's journal from its dispatcher, page by page, into the database.
 
-    1. ask the database how far it is  2. ask the dispatcher for what follows  3. write rows and cursor at once
+    1. read the cursor from the database  2. ask the dispatcher for what follows  3. write rows and cursor together
 
-A run that began anew under the name of another has another journal, which its identity tells: it is read from its
-beginning, and the rows of the other one are set apart (``api/store/replaced.py``).
+A run that was started again from nothing under the same name has a new journal, recognised by its identity. That
+journal is read from its beginning, and the rows of the earlier run are moved aside (``api/store/replaced.py``).
 
-Once the run has been stopped or is over, its dispatcher is gone, and what is left is read from the journal's files.
+Once a run has been stopped or has ended, its dispatcher is gone; the rest is then read from the journal's files.
 
-A crash, an outage or a repeated page between any two of these costs nothing: 1 is asked again. The dispatcher answers
-from a thread of its own, so training does not wait for this.
+A crash, an outage or a repeated page between any two of these costs nothing, because 1 is repeated. The dispatcher
+answers from a separate thread, so training does not wait for this.
 """
 
 import asyncio
@@ -34,25 +34,25 @@ from infra.web.errors import HttpError
 POLL_SECONDS = 0.25
 PAGE_RECORDS = 500
 PAUSE_SECONDS = 1.0
-"""after a failure"""
+"""Pause after a failure."""
 FEED_SECONDS = 5.0
-"""how long the dispatcher may take to answer"""
+"""How long the dispatcher may take to answer."""
 
 
 class Projector:
-    """Follows the journal of one run."""
+    """Projects the journal of one run."""
 
     def __init__(self, store: SqlStore, place: Place) -> None:
         self._store = store
         self._place = place
         self._at: ProjectedJournal | None = None
-        """how far the database is; None: it has to be asked"""
+        """How far the database has read; None: it has to be queried."""
         self.projected = 0
-        """cursor up to which SQL has the journal, as far as it is known here"""
+        """Cursor up to which the journal has been projected, as far as this process knows."""
         self.newest = 0
-        """the end of the journal, as far as it is known here"""
+        """The end of the journal, as far as this process knows."""
         self.changed = asyncio.Event()
-        """set, and replaced by another, whenever rows were written"""
+        """Set, and replaced by a new event, whenever rows were written."""
         self._has_ended = threading.Event()
         self._refusals = DoublingPauses()
 
@@ -76,7 +76,7 @@ class Projector:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def advance(self) -> bool:
-        """Takes in one page; returns whether there is more."""
+        """Projects one page; returns whether there are more."""
         endpoint = self._place.endpoint(FEED_WORD)
         if endpoint is None:
             return False
@@ -93,7 +93,7 @@ class Projector:
         return page.next < page.newest
 
     async def _take_in(self, page: FeedPage, before: ProjectedJournal) -> ProjectedJournal:
-        """Returns how far the database is then."""
+        """Writes a page; returns how far the database has read afterwards."""
         self.projected = await self._store.runs.project(self._place.name, page)
         at = ProjectedJournal(page.journal or before.identity, self.projected)
         if at.identity != before.identity:
@@ -108,11 +108,15 @@ class Projector:
         )
 
     def hear(self, cursor: int) -> None:
-        """Notes that the journal reaches this cursor: answers from now on name it, or a later one."""
+        """Notes that the journal reaches at least this cursor; later answers name this cursor or a later one."""
         self.newest = max(self.newest, cursor)
 
     def _log_unread(self, error: NoAnswer | CommandRefused) -> None:
-        """Dispatchers come and go; one that is there and refuses, as it does a cursor of another run, does so again."""
+        """Logs why the journal could not be read.
+
+        A missing dispatcher is usual. A dispatcher that refuses, for example a cursor of another run, will do so each
+        time, so that warning is repeated at growing intervals only.
+        """
         if isinstance(error, NoAnswer):
             structlog.get_logger().debug("no dispatcher", run=self._place.name, reason=str(error))
         elif times := self._refusals.count_if_due(self._place.name):
@@ -120,7 +124,7 @@ class Projector:
             log.warning("the dispatcher gives out no journal", run=self._place.name, reason=str(error), times=times)
 
     async def _finish_or_wait(self) -> None:
-        """The dispatcher is away, for a while or for good."""
+        """The dispatcher does not answer: projects the rest of the journal if the run is over, and pauses."""
         try:
             await self.finish()
         except (FreshetError, OSError) as error:
@@ -129,11 +133,11 @@ class Projector:
         await asyncio.sleep(PAUSE_SECONDS)
 
     def end(self) -> None:
-        """Nobody follows any more: who asks the dispatcher, which may be gone for good, waits for no answer."""
+        """Makes requests that are under way give up: the dispatcher may be gone for good."""
         self._has_ended.set()
 
     async def finish(self) -> None:
-        """Takes in what is left of the journal of a run that was stopped or is over; nothing of any other."""
+        """Projects the rest of the journal if the run was stopped or has ended; otherwise does nothing."""
         at = await self._store.runs.projected(self._place.name)
         pages = read_rest(self._place.folder / JOURNAL, at)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
@@ -156,7 +160,7 @@ class Projector:
 
 
 def read_rest(journal: Path, at: ProjectedJournal) -> Iterator[FeedPage]:
-    """What follows a cursor in the files of a journal that nobody writes any more."""
+    """Pages with everything after a cursor, from the files of a journal that nobody writes to any more."""
     rest = rest_of(journal)
     identity = identity_of(journal)
     if rest is None:

@@ -1,11 +1,12 @@
-"""Which requests of devices have been written, so that one that is sent again is not written again.
+"""Remembers which requests of devices have been written, so that a repeated request is not written twice.
 
-A request's idempotency key goes with its events: every record has a tag as its key, which says of which request it is,
-and which part of it. So what is durable tells by itself what has been written, in the embedded log as on Kafka: a crash
-between an append and its answer leaves parts that are known, and the same request, sent again, writes the others.
+A request's idempotency key is stored with its events: the key of every record is a tag that names the request and the
+part of it. So the durable records themselves show what has been written, in the embedded log as well as in Kafka. If a
+process crashes between an append and its answer, the parts that were written are known, and repeating the request
+writes the others.
 
-Whoever writes looks first at what was written since it looked the last time, by whom ever. A request is known for an
-hour, and as long as at most 100,000 records have come after it in its partitions.
+Before writing, a writer reads everything that was written since its last look, by any writer. A request is remembered
+for an hour, unless more than 100,000 records have followed it in its partitions.
 """
 
 import struct
@@ -19,28 +20,28 @@ from ingest.streams.source import Source
 
 KEPT_SECONDS = 3600.0
 KEPT_RECORDS = 100_000
-"""of each partition that are looked at"""
+"""Number of records of each partition, from its end, that are searched for tags."""
 KEPT_REQUESTS = 100_000
 MOST_EVENTS = 10_000
-"""of a request, and so the most records that it has"""
+"""The most events of a request, and so the most records that it has."""
 READ_BYTES = 1 << 20
 MARK = b"\xffrequest"
-"""how a tag begins; no text does, as the values of fields by which partitions are chosen are"""
+"""The first bytes of a tag. Other keys of records are text, which cannot begin with these bytes."""
 TAG = struct.Struct(f"<{len(MARK)}s16s8sII")
 
 
 class RequestId(NamedTuple):
-    """A request as its tags know it."""
+    """The identity of a request, as its tags contain it."""
 
     request: bytes
-    """of who sent it and its key"""
+    """Digest of the sender's name and the idempotency key."""
     content: bytes
-    """of its body"""
+    """Digest of the body."""
     parts: int
-    """how many records it has"""
+    """Number of records of the request."""
 
     def tag(self, part: int) -> bytes:
-        """The key of one of its records."""
+        """The key of one of the request's records."""
         return TAG.pack(MARK, self.request, self.content, part, self.parts)
 
 
@@ -50,7 +51,7 @@ def request_id(actor: str, key: str, body: bytes, parts: int) -> RequestId:
 
 
 def parse_tag(key: bytes | None) -> tuple[RequestId, int] | None:
-    """The request and the part that the key of a record names; None if it is no tag."""
+    """The request and the part that the key of a record names; None if the key is not a tag."""
     if key is None or len(key) != TAG.size or not key.startswith(MARK):
         return None
     _, request, content, part, parts = TAG.unpack(key)
@@ -59,14 +60,14 @@ def parse_tag(key: bytes | None) -> tuple[RequestId, int] | None:
 
 @dataclass(slots=True)
 class _Seen:
-    """Many are kept for an hour: a request that is written takes the same room, however many parts it has."""
+    """A request that was seen. Its size does not depend on the number of parts, since many are kept for an hour."""
 
     content: bytes
     parts: int
     missing: int
-    """parts that are not written, a bit each: 0 once all are"""
+    """Parts that are not written yet, as a bit set; 0 once all are written."""
     at_seconds: float
-    """when its newest part was appended, since 1970"""
+    """Time at which its newest part was appended, in seconds since 1970."""
 
 
 class WrittenRequests:
@@ -74,12 +75,12 @@ class WrittenRequests:
 
     def __init__(self) -> None:
         self._seen: dict[bytes, _Seen] = {}
-        """by request; the oldest first"""
+        """Requests by their digest, oldest first."""
         self._next: dict[int, int] = {}
-        """offset after the last record that was looked at, by partition"""
+        """Offset after the last record that was read, by partition."""
 
     def read_new(self, source: Source) -> None:
-        """Takes in what was written since the last look; the first goes back as far as requests are known."""
+        """Reads the records since the last call; the first call goes back as far as requests are remembered."""
         for partition in source.partitions():
             first, end = source.span(partition)
             at = max(self._next.get(partition, first), first, end - KEPT_RECORDS)
@@ -92,7 +93,7 @@ class WrittenRequests:
         self._forget(time() - KEPT_SECONDS)
 
     def missing(self, wanted: RequestId) -> list[int]:
-        """Parts of a request that are not written yet; raises KeyReused if its key was used for another."""
+        """The parts of a request that are not written yet; raises KeyReused if its key was used for other events."""
         seen = self._seen.get(wanted.request)
         if seen is None:
             return list(range(wanted.parts))
@@ -103,7 +104,7 @@ class WrittenRequests:
         return [part for part in range(wanted.parts) if seen.missing >> part & 1]
 
     def add(self, written: RequestId, part: int, at_seconds: float) -> None:
-        """A part of a request is durable."""
+        """Notes that a part of a request is durable."""
         seen = self._seen.pop(written.request, None)
         if seen is None or (seen.content, seen.parts) != (written.content, written.parts):
             seen = _Seen(written.content, written.parts, (1 << written.parts) - 1, at_seconds)
@@ -112,7 +113,7 @@ class WrittenRequests:
         self._seen[written.request] = seen
 
     def _forget(self, until: float) -> None:
-        """Those whose newest part is older than that, and the oldest above the most."""
+        """Forgets requests whose newest part is older than that, and the oldest ones above the limit."""
         while self._seen:
             oldest = next(iter(self._seen))
             if len(self._seen) <= KEPT_REQUESTS and self._seen[oldest].at_seconds >= until:

@@ -1,8 +1,8 @@
-"""Events that are handed in over HTTP: checked against the run's schema, then written where its dispatcher reads them.
+"""Events that arrive over HTTP: checked against the run's schema, then written where its dispatcher reads them.
 
-What is accepted is durable. A request with an idempotency key that is sent again is not written again, whoever was
-killed meanwhile (``api/runs/requests.py``). The embedded log has one writer: while ``freshet produce`` writes, events
-are refused here; and it is given back after a few seconds without events.
+Accepted events are durable. A request that is repeated with its idempotency key is not written twice, whichever process
+was killed in between (``api/runs/requests.py``). The embedded log allows one writer: while ``freshet produce`` writes,
+events are refused here, and this process releases the log after a few seconds without events.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from ingest.streams.sink import Entry, Sink
 from ingest.streams.source import Source
 
 IDLE_SECONDS = 5.0
-"""without events, after which a log is closed, for another writer to open"""
+"""Time without events after which a log is closed, so that another writer can open it."""
 
 
 class Written(NamedTuple):
-    """What became of the events of a request."""
+    """The result for the events of a request."""
 
     accepted: int
     rejects: list[RejectedEvent]
 
 
 class RunSink:
-    """Where the events of one run go. For one thread at a time."""
+    """Writes the events of one run to its stream, one request at a time."""
 
     def __init__(self, place: Place, secrets: Mapping[str, SecretStr]) -> None:
-        """Raises NotAvailable if its settings cannot be read."""
+        """Raises NotAvailable if the run's settings cannot be read."""
         try:
             self._stream = StreamConfig.model_validate(place.settings["stream"])
             self._kafka = KafkaConfig.model_validate({**place.settings["kafka"], **secrets})
@@ -58,14 +58,14 @@ class RunSink:
         self._turns = count()
         self._sink: Sink | None = None
         self._source: Source | None = None
-        """reads back what was written, where requests have keys"""
+        """Reads back what was written; opened for the first request with a key."""
         self._written = WrittenRequests()
         self._used_at = 0.0
 
     def write(self, body: bytes, actor: str = "", key: str | None = None) -> Written:
-        """Returns once what is good is durable; raises BadRequest, Conflict or NotAvailable, and nothing is written.
+        """Returns once the accepted events are durable; raises BadRequest, Conflict or NotAvailable.
 
-        key: of the request; what was written of the same request of that actor before is not written again.
+        If ``key`` is given, parts of the same request of that actor that were written before are not written again.
         """
         events = decode_body(self._decoder, body, MOST_EVENTS)
         accepted = len(events.decoded)
@@ -89,7 +89,7 @@ class RunSink:
             self._close()
 
     def _write(self, records: Sequence[bytes], are_packed: bool, request: RequestId | None) -> None:
-        """Writes the records of a request, or what is missing of it."""
+        """Writes the records of a request; if it has a key, only those that are missing."""
         try:
             sink = self._open()
             parts = range(len(records)) if request is None else self._missing(request)
@@ -105,7 +105,7 @@ class RunSink:
         except KeyReused:
             raise
         except (FreshetError, OSError) as error:
-            self._close()  # what of it was written is seen by whoever opens it next
+            self._close()  # whoever opens the log next sees what was written of the request
             raise NotAvailable(f"the events could not be written: {error}") from error
         if request is not None:
             for part in parts:
@@ -119,7 +119,7 @@ class RunSink:
         return self._written.missing(request)
 
     def _place(self, record: bytes, is_packed: bool, sink: Sink) -> tuple[int, bytes | None]:
-        """Partition and key of a record: JSON as ``freshet produce`` has it, packed records to each in turn."""
+        """Partition and key of a record: JSON as in ``freshet produce``, packed records round robin."""
         key = None if is_packed else partition_key(record, self._schema)
         number = next(self._turns) if key is None else partition_of(key, len(sink.partitions))
         return sink.partitions[number % len(sink.partitions)], key
@@ -141,19 +141,19 @@ class RunSink:
 
 
 def _good_payloads(events: DecodedBody) -> list[bytes]:
-    """Of events that came as JSON: those that fit, as they came."""
+    """The payloads of events that fit the schema, unchanged, for events that came as JSON."""
     return [events.payloads[int(offset)] for offset, _ in events.decoded.at_B]
 
 
 class SampleSinks:
-    """The sinks of all runs."""
+    """The sinks of all runs, by name."""
 
     def __init__(self, secrets: Mapping[str, SecretStr]) -> None:
         self._secrets = secrets
         self._sinks: dict[str, tuple[Any, RunSink]] = {}
 
     async def write(self, place: Place, body: bytes, actor: str, key: str | None) -> Written:
-        """See RunSink.write; in a thread, since disks and brokers take their time."""
+        """Calls RunSink.write in a thread, since disks and brokers may be slow."""
         known, sink = self._sinks.get(place.name, (None, None))
         if sink is None or known is not place:
             sink = await asyncio.to_thread(RunSink, place, self._secrets)
@@ -161,7 +161,7 @@ class SampleSinks:
         return await asyncio.to_thread(sink.write, body, actor, key)
 
     async def tidy(self) -> None:
-        """Closes what is idle, until it is cancelled."""
+        """Closes idle logs until it is cancelled."""
         while True:
             await asyncio.sleep(IDLE_SECONDS / 5)
             for _, sink in list(self._sinks.values()):

@@ -1,1 +1,4 @@
-"""SQL of the control plane: what journals say, for people to look at, and commands; no tokens, no audit trail."""
+"""The tables of the control plane: runs, as projected from their journals, and commands.
+
+Tokens and the audit trail are in ``infra/web/store``.
+"""

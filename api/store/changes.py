@@ -1,7 +1,8 @@
-"""What records of a journal change in the tables: a pure mapping, from records to rows.
+"""Maps records of a journal to changes of the tables; pure functions.
 
-What a record changes follows from the record, its cursor and what came before it in the same page; only whether the
-run has begun, and the time of its newest event, is asked of the database. So pages of any size come to the same rows.
+The changes follow from the record, its cursor and the earlier records of the same page. Only two facts come from the
+database: whether the run has begun, and the time of its newest event. So the resulting rows do not depend on the size
+of pages.
 """
 
 import math
@@ -35,43 +36,48 @@ Row = dict[str, Any]
 AUTO = "auto"
 GAP = "gap"
 NO_TOKEN = ""
-"""of a command that did not come through the API, but on the run's own socket: only its owner reaches that"""
+"""Token of a command that came on the run's own socket and not through the API; only the run's owner can reach that."""
 DONE = 200
 
 
 @dataclass
 class Changes:
-    """Rows by table. What is void goes first; then rows are entered, or take the place of those that are there."""
+    """Changed rows, by table. Void rows are removed first; then rows are inserted, or replace existing ones."""
 
     has_begun: bool
-    """whether the run has any state but seen"""
+    """Whether the run has a state other than ``seen``."""
     last_at: float | None
-    """time of the newest event so far, gaps left out: older code wrote some records without one"""
+    """Time of the newest event so far, without gaps; needed because earlier releases wrote some records without a time.
+    """
     read_at: float
-    """when this page was read: the time of a gap, and of what nothing before has told a time for"""
+    """Time at which this page was read: the time of a gap, and of events for which no other time is known."""
     run: Row = field(default_factory=dict)
-    """columns that change"""
+    """Columns of the run that change."""
     steps_void_after: int | None = None
-    """steps after it are removed"""
+    """Steps after this one are removed."""
     checkpoints_void_after: int | None = None
-    """checkpoints of steps after it are void"""
+    """Checkpoints of steps after this one become void."""
     steps: dict[int, Row] = field(default_factory=dict)
-    """of level 1; alpha None: as it is, since it was decided in an earlier page; samples None: no figure is told"""
+    """Rows of level 1, by step.
+
+    alpha None: keep the stored value, because the step was decided in an earlier page. samples None: the record has no
+    figures.
+    """
     restated: dict[int, Row] = field(default_factory=dict)
-    """generations that a checkpoint names again, entered if they are missing"""
+    """Generations that a checkpoint repeats; they are inserted if they are missing."""
     generations: dict[int, Row] = field(default_factory=dict)
     alpha_changes: list[Row] = field(default_factory=list)
     checkpoints: dict[int, Row] = field(default_factory=dict)
     faults: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     settled: dict[str, Row] = field(default_factory=dict)
-    """commands that the journal has, by id"""
+    """Answers of commands that are in the journal, by command id."""
     given: dict[str, Row] = field(default_factory=dict)
-    """who gave them, by id: entries of the audit trail for those that did not come through the API"""
+    """Entries of the audit trail, by command id, for commands that did not come through the API."""
 
 
 def fold(page: FeedPage, cursor: int, has_begun: bool, last_at: float | None, read_at: float) -> Changes:
-    """What a page changes in tables that have everything up to a cursor."""
+    """The changes that a page makes to tables that have been projected up to a cursor."""
     changes = Changes(has_begun, last_at, read_at)
     records = [one for one in page.records if one.cursor > cursor]
     if page.after > cursor:
@@ -83,7 +89,10 @@ def fold(page: FeedPage, cursor: int, has_begun: bool, last_at: float | None, re
 
 
 def _add_gap(changes: Changes, cursor: int, last: int, records: list[PlacedRecord]) -> None:
-    """Records were trimmed before they were read: the record that opens what is left says where it goes on."""
+    """Adds a gap: records were trimmed before they could be read.
+
+    If the first record that is left is a checkpoint, it says at which step the run continues.
+    """
     body = {"first": cursor + 1, "last": last}
     changes.events.append({"cursor": last, "place": 0, "kind": GAP, "body": body, "at": changes.read_at})
     if records and isinstance(opening := records[0].record, CheckpointBegun) and opening.opens:
@@ -141,7 +150,7 @@ def decided(record: StepDecided) -> Row:
 
 
 def done(record: StepDone, before: Row | None) -> Row:
-    """A trained step; ``before`` is its row as it was decided, if that is known."""
+    """The row of a trained step; ``before`` is its row when it was decided, if that is known."""
     row = before or NOT_TRAINED | {"step": record.step, "alpha": None, "samples": None}
     if (figures := record.figures) is None:
         return row | {"steps": 1}
@@ -160,7 +169,7 @@ def done(record: StepDone, before: Row | None) -> Row:
 
 
 def _void(changes: Changes, step: int) -> None:
-    """Steps after it are decided anew."""
+    """Discards the steps after this one: they will be decided again."""
     changes.steps_void_after = _lower(changes.steps_void_after, step)
     changes.checkpoints_void_after = _lower(changes.checkpoints_void_after, step)
     changes.steps = {number: row for number, row in changes.steps.items() if number <= step}
@@ -221,7 +230,7 @@ def _complete_command(changes: Changes, record: Commanded, key: Row) -> None:
 
 
 def _given(record: Commanded) -> Row:
-    """An entry without a token: it came on the run's own socket."""
+    """An entry of the audit trail without a token: the command came on the run's own socket."""
     action = " ".join(filter(None, (record.verb, record.worker, record.value)))
     detail = {"command": record.id, "reason": record.reason}
     named = {"actor": plain(record.actor), "token": NO_TOKEN, "action": plain(action), "status": DONE}
@@ -269,12 +278,12 @@ def _event(changes: Changes, record: AnyRecord) -> Row:
 
 
 def _time_within(record: AnyRecord) -> float | None:
-    """Of a checkpoint without a time, that no event comes before: when what it restates had happened."""
+    """A time for a checkpoint that has none and is the first event: the time of a record that it repeats."""
     if not isinstance(record, CheckpointBegun):
         return None
     return known_time(record.generation.at_seconds) or known_time(record.begun.at_seconds)
 
 
 def known_time(seconds: float) -> float | None:
-    """A recorded time; None: none was recorded."""
+    """A recorded time; None if none was recorded."""
     return seconds if seconds and math.isfinite(seconds) else None

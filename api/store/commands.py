@@ -1,7 +1,7 @@
 """Commands on their way to the journal.
 
-A command is entered as pending, sent until it is answered, and done once the journal has it, whoever answered. Its id
-goes with it, so the dispatcher carries it out once, however often it is sent.
+A command is stored as pending, sent until it is answered, and done once it is in the journal, no matter which process
+received the answer. Its id is sent with it, so the dispatcher carries it out once even if it is sent repeatedly.
 """
 
 import hashlib
@@ -24,25 +24,25 @@ from infra.web.store.rows import Page
 from infra.web.store.values import plain
 
 TICK_SECONDS = 1e-6
-"""between commands of a run, so that their times tell their order, whatever the clock does"""
+"""Least difference between the times of two commands of a run: times give their order even if the clock is set back."""
 
 
 class CommandTable:
-    """Commands, each with an id by which the dispatcher carries it out once."""
+    """Commands, each with an id that makes the dispatcher carry it out only once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def submit(self, wanted: NewCommand) -> StoredCommand:
-        """Enters a command as pending; the one there is for the same run, actor and key if its content is the same.
+        """Stores a command as pending, and returns it; a repetition returns the command that was stored first.
 
-        Raises KeyReused if it is not.
+        A command is repeated if run, actor, key and content are the same; raises KeyReused if only its content differs.
         """
         wanted = NewCommand(**plain(asdict(wanted)))
         try:
             async with self._database.writing() as connection:
                 return await _find(connection, wanted) or await _enter(connection, wanted)
-        except IntegrityError:  # entered by someone else at the same moment
+        except IntegrityError:  # another process stored it at the same moment
             async with self._database.reading() as connection:
                 found = await _find(connection, wanted)
             if found is None:
@@ -50,7 +50,7 @@ class CommandTable:
             return found
 
     async def pending(self, run: str | None = None, limit: int = 1000) -> tuple[StoredCommand, ...]:
-        """Commands that have not been answered, of a run or of all, oldest first."""
+        """Commands that have not been answered, of one run or of all, oldest first."""
         query = columns(StoredCommand, CommandRow).where(CommandRow.state == "pending")
         if run is not None:
             query = query.where(CommandRow.run == run)
@@ -61,9 +61,9 @@ class CommandTable:
     async def record_answer(
         self, command_id: str, outcome: Outcome, text: str, cursor: int | None = None
     ) -> StoredCommand | None:
-        """Enters the answer, unless there is one; the command as it then is, None if there is none of that id.
+        """Stores the answer unless there is one; returns the command afterwards, or None if there is none with that id.
 
-        cursor: of the command in the journal.
+        ``cursor`` is that of the command in the journal.
         """
         state: CommandState = "done" if outcome == "accepted" else "refused"
         answer = {"state": state, "outcome": outcome, "text": plain(text), "cursor": cursor, "done_at": time.time()}
@@ -86,7 +86,7 @@ class CommandTable:
 
 
 async def _find(connection: AsyncConnection, wanted: NewCommand) -> StoredCommand | None:
-    """The command with the same key; raises KeyReused if it is another one."""
+    """The command with the same key; raises KeyReused if its content differs."""
     query = (
         columns(StoredCommand, CommandRow)
         .add_columns(CommandRow.digest)
@@ -128,6 +128,6 @@ async def _get(connection: AsyncConnection, command_id: str) -> StoredCommand | 
 
 
 def digest_of(wanted: NewCommand) -> str:
-    """Of what a command says, by which a repetition is known from another command."""
+    """Digest of a command's content, which distinguishes a repetition from a different command."""
     content = [wanted.verb, wanted.worker, wanted.value, wanted.expected, wanted.reason]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()

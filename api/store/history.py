@@ -1,7 +1,7 @@
-"""The history of steps, in as many points as are asked for.
+"""The history of steps, downsampled to the number of points that is requested.
 
-However long a run is, the rows that are read are bounded: they come from the finest level that has at most sixteen of
-them for a point, or from a coarser one where retention has removed finer rows.
+The number of rows that are read is bounded, however long a run is. They come from the finest level that needs at most
+sixteen of them for a point, or from a coarser level if retention has removed the finer rows.
 """
 
 from dataclasses import fields
@@ -18,17 +18,17 @@ MOST_POINTS = 1000
 
 
 class LevelChoice(NamedTuple):
-    """Which rows make up the points."""
+    """The rows that the points are made from."""
 
     level: int
     width: int
-    """rows of that level in one point"""
+    """Number of rows of that level in one point."""
 
 
 async def read_steps(
     connection: AsyncConnection, run: str, first: int | None, last: int | None, points: int
 ) -> tuple[StepPoint, ...]:
-    """Trained steps from first to last, in at most so many points."""
+    """Trained steps from first to last, in at most that many points."""
     query = select(_end(run, 1, newest=True), *(_end(run, level, newest=False) for level in LEVELS))
     ends, *firsts = (await connection.execute(query)).one()
     oldest: dict[int, int | None] = dict(zip(LEVELS, firsts, strict=True))
@@ -51,20 +51,20 @@ async def read_steps(
 
 
 def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> LevelChoice:
-    """The finest level with few enough rows that goes back to the first step, and how many of its rows make a point."""
+    """The finest level with few enough rows that reaches the first step, and the number of its rows per point."""
     begins = oldest[LEVELS[-1]]
     for level in LEVELS:
         rows = last // level - first // level + 1
         goes_back = (found := oldest[level]) is not None and (found <= first or found == begins)
         if goes_back and (rows <= FANOUT * points or level == LEVELS[-1]):
             break
-    # buckets are grouped by multiples of the width, so the first and the last point may each be cut short
+    # Buckets are grouped by multiples of the width, so the first and the last point may have fewer rows.
     width = -(-rows // (points - 1)) if points > 1 else last // level + 1
     return LevelChoice(level, width)
 
 
 def _end(run: str, level: int, newest: bool) -> ScalarSelect[int]:
-    """The first step of a level's oldest row, or the last of its newest; null if it has none."""
+    """The first step of a level's oldest row, or the last step of its newest row; null if it has no rows."""
     column = StepRow.last_step if newest else StepRow.first_step
     order = StepRow.bucket.desc() if newest else StepRow.bucket.asc()
     query = select(column).where(StepRow.run == run, StepRow.level == level, StepRow.steps > 0)

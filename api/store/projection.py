@@ -1,11 +1,11 @@
-"""A page of a journal becomes rows.
+"""Projects a page of a journal into the tables.
 
-One transaction: 1. lock the run's row and read its cursor; 2. fold what is new into changes; 3. remove what is void;
-4. enter the changes; 5. sum up the steps that were touched, level by level; 6. move the cursor. A crash anywhere leaves
-rows and cursor as they were, and the page is asked for again.
+One transaction: 1. lock the run's row and read its cursor; 2. fold the new records into changes; 3. remove void rows;
+4. write the changes; 5. recompute the sums of the steps concerned, level by level; 6. move the cursor. A crash at any
+point leaves rows and cursor as they were, and the page is requested again.
 
-Sums are taken anew from the level below, from at most sixteen rows each, and never added to: so a step that is trained
-again, or is void, cannot be counted twice.
+Sums are recomputed from the level below, from at most sixteen rows each, and never incremented. So a step that is
+trained again or becomes void cannot be counted twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,8 @@ NEW_RUN: Row = {"folder": "", "topic": "", "settings": {}, "code": "", "state": 
 
 
 async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
-    """Takes a page in; returns the cursor to ask for next. The connection has a transaction for writing."""
+    """Projects a page; returns the cursor to request next. The connection must be in a transaction for writing."""
+    # The row has to exist before it can be locked: two processes may project the first page of a run.
     await enter(connection, RunRow, [NEW_RUN | {"name": run}], replaces=False)
     locked = select(RunRow.cursor, RunRow.state, RunRow.journal).where(RunRow.name == run).with_for_update()
     cursor, state, journal = (await connection.execute(locked)).one()
@@ -62,7 +63,9 @@ async def project(connection: AsyncConnection, run: str, page: FeedPage) -> int:
 
 
 async def _last_at(connection: AsyncConnection, run: str) -> float | None:
-    """Time of the run's newest event; that of a gap is when it was found, later than what follows it."""
+    """Time of the run's newest event. Gaps are left out: their time is when they were found, later than what follows
+    them.
+    """
     newest = (
         select(EventRow.at)
         .where(EventRow.run == run, EventRow.kind != GAP)
@@ -117,7 +120,9 @@ async def _enter_steps(connection: AsyncConnection, run: str, changes: Changes) 
 
 
 async def _enter_level_1(connection: AsyncConnection, run: str, rows: Iterable[Row]) -> None:
-    """Enters steps. One that was decided in an earlier page keeps its α; its figures too, where none are told."""
+    """Writes steps. A step that was decided in an earlier page keeps its α, and its other figures if the record has
+    none.
+    """
     decided: list[Row] = []
     trained: list[Row] = []
     bare: list[Row] = []
@@ -133,7 +138,7 @@ async def _enter_level_1(connection: AsyncConnection, run: str, rows: Iterable[R
 
 
 async def _sum_up(connection: AsyncConnection, run: str, level: int, first: int, last: int) -> None:
-    """Sums of the buckets of a level with these steps, from the level below it."""
+    """Recomputes those buckets of a level that contain these steps, from the level below."""
     buckets = (first // level, last // level)
     await connection.execute(
         delete(StepRow).where(StepRow.run == run, StepRow.level == level, StepRow.bucket.between(*buckets))
@@ -148,13 +153,13 @@ async def _sum_up(connection: AsyncConnection, run: str, level: int, first: int,
 
 
 def aggregates(buckets: int) -> dict[str, ColumnElement[Any]]:
-    """Columns of a row for so many buckets that follow each other; to be grouped by ``bucket``."""
+    """The columns of a row that covers that many consecutive buckets; to be grouped by ``bucket``."""
     with_alpha = case((StepRow.alpha.is_(None), 0), else_=StepRow.steps)
     return {
         "bucket": StepRow.bucket // literal(buckets, literal_execute=True),
         "first_step": func.min(StepRow.first_step),
         "last_step": func.max(StepRow.last_step),
-        # PostgreSQL's sum of integers is a decimal
+        # in PostgreSQL the sum of integers is a decimal
         **{name: cast(func.sum(column := getattr(StepRow, name)), column.type) for name in SUMMED},
         "loss": case((func.count(StepRow.loss) == func.count(), func.sum(StepRow.loss))),
         "alpha": func.sum(StepRow.alpha * StepRow.steps) / func.nullif(func.sum(with_alpha), 0),
@@ -171,7 +176,7 @@ async def enter(
     replaces: bool = True,
     kept: Sequence[str] = (),
 ) -> None:
-    """Enters rows; one that is there is replaced but for the columns ``kept``, or stays."""
+    """Inserts rows. An existing row is replaced except for the columns ``kept``; if not ``replaces``, it stays."""
     if not rows:
         return
     table = into.__table__

@@ -1,4 +1,4 @@
-"""Runs as SQL has them: entered from their journals, read by whoever asks."""
+"""Reads and writes of runs in the database."""
 
 from typing import Any, TypeVar
 
@@ -28,15 +28,15 @@ RowT = TypeVar("RowT")
 
 
 class RunTables:
-    """What is known of runs. Lists are newest first, but runs (by name) and events (oldest first)."""
+    """Everything that is known about runs. Lists are newest first, except runs (by name) and events (oldest first)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def see(self, name: str, folder: str, settings: dict[str, Any], topic: str, journal: str = "") -> StoredRun:
-        """Enters a run that was found, or what has changed about it.
+        """Stores a run that was found, or updates its folder and settings.
 
-        journal: its identity; nothing changes about a run whose journal is known to be another one.
+        ``journal`` is its identity. If the stored run is known to have another journal, nothing is changed.
         """
         known = {"folder": plain(folder), "settings": plain(settings)}
         is_same = or_(RunRow.cursor == 0, RunRow.journal == "", RunRow.journal == journal)
@@ -50,22 +50,23 @@ class RunTables:
             return to_row(StoredRun, found.one())
 
     async def cursor(self, run: str) -> int:
-        """Cursor up to which the run's journal has been projected; 0 for a run that is not known."""
+        """Cursor up to which the run's journal has been projected; 0 for an unknown run."""
         async with self._database.reading() as connection:
             return await connection.scalar(select(RunRow.cursor).where(RunRow.name == run)) or 0
 
     async def projected(self, run: str) -> ProjectedJournal:
-        """The same with the journal's identity."""
+        """Cursor up to which the run's journal has been projected, with the journal's identity."""
         async with self._database.reading() as connection:
             chosen = select(RunRow.journal, RunRow.cursor).where(RunRow.name == run)
             found = (await connection.execute(chosen)).one_or_none()
             return ProjectedJournal("", 0) if found is None else ProjectedJournal(*found)
 
     async def project(self, run: str, page: FeedPage) -> int:
-        """Takes in a page of the journal, rows and cursor in one transaction; returns the cursor to ask for next.
+        """Projects a page of the journal, rows and cursor in one transaction; returns the cursor to request next.
 
-        What was taken in before is passed over, so pages may be repeated and may overlap. What is there of another
-        journal is set apart first.
+        Records that were projected before are skipped, so pages may be repeated and may overlap. Rows of another
+        journal under
+        the same name are moved aside first.
         """
         while True:
             async with self._database.writing() as connection:
@@ -97,7 +98,7 @@ class RunTables:
         return await self._page(StoredFault, FaultRow, [FaultRow.cursor, FaultRow.place], run, after, limit)
 
     async def events(self, run: str, after_cursor: int = 0, limit: int = 1000) -> tuple[StoredEvent, ...]:
-        """Events after a cursor, oldest first; those of one frame together, even if that is over the limit."""
+        """Events after a cursor, oldest first. The events of a frame stay together, even above the limit."""
         limit = max(1, min(limit, MOST_ROWS))
         query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.cursor > after_cursor)
         ordered = query.order_by(EventRow.cursor, EventRow.place)
@@ -119,7 +120,7 @@ class RunTables:
     async def steps(
         self, run: str, first: int | None = None, last: int | None = None, points: int = 500
     ) -> tuple[StepPoint, ...]:
-        """Trained steps from first to last, in at most so many points; the ends are those of a point."""
+        """Trained steps from first to last, in at most that many points; the outer points may exceed the range."""
         async with self._database.reading() as connection:
             return await read_steps(connection, run, first, last, points)
 

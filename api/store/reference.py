@@ -1,4 +1,4 @@
-"""Generates the page of all tables from the models, so that it stays correct."""
+"""Generates docs/sql.md from the tables, so that it stays correct."""
 
 import ast
 import sys
@@ -28,7 +28,7 @@ def tables_page() -> str:
 
 
 def _name(node: ast.ClassDef) -> str:
-    """The name of the table that a class describes, if it describes one."""
+    """The name of the table that a class describes; empty if it describes none."""
     found = [line.value for line in node.body if isinstance(line, ast.Assign) and "tablename" in ast.unparse(line)]
     return str(ast.literal_eval(found[0])) if found else ""
 
@@ -51,7 +51,7 @@ def _kind(column: "Column[object]") -> str:
 
 
 def _note(node: ast.ClassDef, column: str) -> str:
-    """The text under a column's definition."""
+    """The docstring under a column's definition."""
     for line, following in zip(node.body, node.body[1:], strict=False):
         is_column = isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == column
         if is_column and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):

@@ -1,9 +1,9 @@
-"""A run that began anew under the name of another: what SQL has of the other one is kept, under a name of its own.
+"""Keeps the rows of an earlier run under another name, when a new run has started under the same name.
 
-The new run has the name, since people ask by it for what goes on now. The rows of the old one are moved, in small
-transactions, so that others who write wait for none of them; nothing of the new one is entered before they have been. A
-crash in between leaves a run of the new name with cursor 0, and the next attempt goes on with it. Commands and the
-audit trail stay where they are: they tell what people asked of a name, and when.
+The new run gets the name, because people use it to ask about what is running now. The rows of the earlier run are moved
+in small transactions, so that other writers do not wait long; rows of the new run are written only after that. A crash
+in between leaves a run of the new name with cursor 0, and the next attempt continues with it. Commands and the audit
+trail are not moved: they record what people requested under that name, and when.
 """
 
 from itertools import count
@@ -21,17 +21,18 @@ from infra.web.store.engine import Database
 from infra.web.store.tables import SqlTable
 
 BATCH = 10_000
-"""rows that one transaction moves at most"""
+"""The most rows that one transaction moves."""
 LONGEST_NAME = 50
-"""of a run, as far as it is part of the new name: with what is added it can be part of a path of the API"""
+"""Number of characters of the run's name that the new name begins with; the whole must be valid in a path of the API.
+"""
 SHOWN_LETTERS = 8
-"""of a journal's identity in the new name"""
+"""Number of letters of the journal's identity in the new name."""
 MOVED: tuple[type[SqlTable], ...] = (GenerationRow, StepRow, AlphaChangeRow, CheckpointRow, FaultRow, EventRow)
 FRESH = NEW_RUN | {"begun_at": None, "ended_at": None}
 
 
 async def is_replaced(connection: AsyncConnection, run: str, page: FeedPage) -> bool:
-    """Whether what SQL has under this name is of another journal than the page."""
+    """Whether the rows under this name belong to another journal than the page."""
     chosen = select(RunRow.cursor, RunRow.journal).where(RunRow.name == run).with_for_update()
     found = (await connection.execute(chosen)).one_or_none()
     if found is None or not found.cursor or not page.journal:
@@ -40,7 +41,7 @@ async def is_replaced(connection: AsyncConnection, run: str, page: FeedPage) -> 
 
 
 async def set_apart(database: Database, run: str, journal: str) -> None:
-    """Moves what is known of a run to another name, so that the run of this journal can have its own."""
+    """Moves the rows of a run to another name, so that the run with this journal can use the name."""
     apart = await _begin(database, run, journal)
     if apart is None:
         return
@@ -51,7 +52,7 @@ async def set_apart(database: Database, run: str, journal: str) -> None:
 
 
 async def _begin(database: Database, run: str, journal: str) -> str | None:
-    """The name that the rows get; None if another process has moved them."""
+    """The name that the rows get; None if another process has moved them already."""
     async with database.writing() as connection:
         row = await _lock(connection, run)
         if row is None or row["journal"] == journal:
@@ -66,7 +67,7 @@ async def _begin(database: Database, run: str, journal: str) -> str | None:
 
 
 async def _free_name(connection: AsyncConnection, wanted: str) -> str:
-    """Where two runs of one name take turns, each is set apart more than once."""
+    """A name that is not in use. If two runs take turns under one name, each is moved aside more than once."""
     for number in count(1):
         name = wanted if number == 1 else f"{wanted}-{number}"
         if await connection.scalar(select(RunRow.name).where(RunRow.name == name)) is None:
@@ -75,7 +76,7 @@ async def _free_name(connection: AsyncConnection, wanted: str) -> str:
 
 
 async def _move_some(database: Database, table: type[SqlTable], run: str, apart: str) -> int:
-    """Returns how many rows were moved."""
+    """Moves one batch of rows; returns their number."""
     columns = table.__table__
     assert isinstance(columns, Table)
     keys = [column for column in columns.primary_key if column.name != "run"]

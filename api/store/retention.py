@@ -1,7 +1,7 @@
-"""What is removed from the database so that it does not grow without end.
+"""Removes old rows, so that the database does not grow without limit.
 
-It goes in small transactions, so that others who write wait for none of them. Coarse levels of steps stay for good: a
-year of a hundred steps a second has 48,000 rows of 65,536 steps.
+Rows are removed in small transactions, so that other writers do not wait long. Coarse levels of steps are kept
+forever: a year at a hundred steps a second has 48,000 rows of 65,536 steps.
 """
 
 import time
@@ -16,29 +16,29 @@ from infra.web.store.engine import Database
 from infra.web.store.tables import AuditRow
 
 BATCH = 2000
-"""rows that one transaction removes at most"""
+"""The most rows that one transaction removes."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How much is kept; None: all."""
+    """How much is kept; None: everything."""
 
     steps: dict[int, int | None] = field(
         default_factory=lambda: {1: 100_000, 16: 1_600_000, 256: 25_600_000, 4096: None, 65536: None}
     )
-    """by level: rows of so many of a run's newest steps"""
+    """By level: the number of a run's newest steps whose rows are kept."""
     events: int | None = 100_000
-    """of a run"""
+    """Number of events of a run."""
     audit: int | None = 1_000_000
-    """entries of people with a token"""
+    """Number of audit entries with a token."""
     strangers: int | None = 100_000
-    """entries of requests without one, which anybody can send"""
+    """Number of audit entries without a token; anybody can send such requests."""
     age_seconds: float | None = None
-    """of events and of the audit trail"""
+    """Greatest age of events and audit entries."""
 
 
 async def prune(database: Database, retention: Retention) -> int:
-    """Removes what need not be kept; returns the number of rows."""
+    """Removes the rows that need not be kept; returns their number."""
     async with database.reading() as connection:
         runs = (await connection.execute(select(RunRow.name))).scalars().all()
     removed = 0
@@ -65,8 +65,9 @@ async def _prune_steps(database: Database, run: str, level: int, kept: int) -> i
 async def _floor(connection: AsyncConnection, run: str, level: int, kept: int) -> int:
     """The oldest bucket that is kept.
 
-    A row of the next level that has the newest step, or that of the newest checkpoint, will be summed up again from
-    this level: after more steps, or after those behind the checkpoint were void. So its rows stay.
+    The row of the next level that contains the newest step, or the step of the newest checkpoint, will be recomputed
+    from
+    this level: when more steps follow, or when the steps after the checkpoint become void. So its rows must stay.
     """
     newest = await connection.scalar(select(func.max(StepRow.last_step)).where(StepRow.run == run, StepRow.level == 1))
     checkpoint = await connection.scalar(
@@ -104,7 +105,7 @@ async def _prune_where(database: Database, run: str, is_old: Any) -> int:
 
 
 async def _prune_audit(database: Database, retention: Retention) -> int:
-    """Entries without a token push out none that have one."""
+    """Removes old entries; those without a token are counted separately, so that they displace no others."""
     removed = 0
     for chosen, kept in (
         (AuditRow.token.is_not(None), retention.audit),

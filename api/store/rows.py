@@ -1,4 +1,4 @@
-"""What the store answers with about runs and commands. Times are seconds since 1970; None where nobody told them."""
+"""Rows of runs and commands, as the store returns them. Times are seconds since 1970; None if not known."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,40 +6,40 @@ from typing import Any, Literal
 from dispatch.commands.protocol import Outcome
 
 RunState = Literal["seen", "running", "stopped", "ended"]
-"""seen: nothing of its journal has been read yet; stopped: in order, it may go on"""
+"""seen: nothing of its journal has been read yet; stopped: in order, so that it may be resumed."""
 CheckpointStanding = Literal["begun", "taken", "void"]
-"""begun: not complete yet, or it failed; void: of steps that were decided anew afterwards"""
+"""begun: not complete yet, or failed; void: its steps were decided again afterwards."""
 AlphaMode = Literal["manual", "auto"]
 CommandState = Literal["pending", "done", "refused"]
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run, as far as its journal has been read."""
+    """A run, as far as its journal has been projected."""
 
     name: str
     folder: str
     topic: str
     settings: dict[str, Any]
-    """the effective ones"""
+    """The effective settings."""
     code: str
-    """version of Freshet that began it"""
+    """Version of Freshet that started the run."""
     state: RunState
     begun_at: float | None
     ended_at: float | None
-    """when it was stopped or ended; None while it runs"""
+    """Time at which it was stopped or ended; None while it runs."""
     cursor: int
-    """up to which its journal has been read: the ETag"""
+    """Cursor up to which its journal has been projected; it is the ETag."""
 
 
 @dataclass(frozen=True)
 class ProjectedJournal:
-    """How far SQL has the journal of a run."""
+    """How far the journal of a run has been projected."""
 
     identity: str
-    """of the journal; empty: not known"""
+    """Identity of the journal; empty: not known."""
     cursor: int
-    """up to which it has been read"""
+    """Cursor up to which it has been projected."""
 
 
 @dataclass(frozen=True)
@@ -58,40 +58,40 @@ class StoredGeneration:
 
 @dataclass(frozen=True)
 class StepPoint:
-    """One or more steps that follow each other, and have been trained."""
+    """One or more consecutive steps that have been trained."""
 
     first_step: int
     last_step: int
     steps: int
-    """how many; fewer than between the two where the journal was trimmed before it was read"""
+    """Number of steps; fewer than the range covers if the journal was trimmed before it was read."""
     samples: int
     clicks: int
     loss: float | None
-    """sum of the logloss of all samples; None if a prediction was not finite"""
+    """Sum of the logloss of all samples; None if a prediction was not finite."""
     seconds: float
     decide_seconds: float
     moved_bytes: int
     alpha: float | None
-    """mean over the steps"""
+    """Mean over the steps."""
     first_at: float | None
     last_at: float | None
 
 
 @dataclass(frozen=True)
 class StoredAlphaChange:
-    """A change of α: by a person, or by the dispatcher itself."""
+    """A change of α, by a person or by the dispatcher."""
 
     run: str
     cursor: int
     place: int
     step: int
     alpha: float | None
-    """None: as it was, and from now on the dispatcher decides"""
+    """New value; None: unchanged, and the dispatcher decides from now on."""
     mode: AlphaMode
     backend: str
     reason: str
     readings: dict[str, float | None]
-    """what it was decided by; None: not finite"""
+    """Readings that the change was based on; None: not finite."""
     actor: str
     at: float | None
 
@@ -105,7 +105,7 @@ class StoredCheckpoint:
     step: int
     samples: int
     positions: dict[str, Any]
-    """by partition: offset and index"""
+    """Offset and index, by partition."""
     state: CheckpointStanding
     at: float | None
     cursor: int
@@ -127,40 +127,40 @@ class StoredFault:
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """A record of the journal that is not about a step; or a gap: records that were trimmed before they were read."""
+    """A record of the journal that is not about a step; or a gap, if records were trimmed before they were read."""
 
     run: str
     cursor: int
     place: int
-    """among the records of its frame"""
+    """Place among the records of its frame."""
     kind: str
-    """the record's tag; or gap: body has the first and the last cursor that are missing"""
+    """Tag of the record; gap: body has the first and the last cursor that are missing."""
     body: dict[str, Any]
     at: float
 
 
 @dataclass(frozen=True)
 class StoredCommand:
-    """A command on its way to the journal, or there, or refused."""
+    """A command that is waiting, carried out or refused."""
 
     id: str
     run: str
     key: str
-    """the client's idempotency key"""
+    """The client's idempotency key."""
     verb: str
     worker: str
     value: str
     expected: int
-    """cursor that it was given at; -1: any"""
+    """Cursor that the command was given at; -1: any."""
     actor: str
     reason: str
     state: CommandState
     outcome: Outcome | None
-    """None: it has not been answered"""
+    """None: it has not been answered yet."""
     text: str
-    """the answer, for people"""
+    """The answer, for people."""
     cursor: int | None
-    """of the command in the journal"""
+    """Cursor of the command in the journal."""
     created_at: float
     done_at: float | None
 

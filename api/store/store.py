@@ -1,10 +1,10 @@
-"""The only thing the rest of the control plane sees of SQL.
+"""The only part of the database code that the rest of the control plane uses.
 
 store = await SqlStore.open("sqlite:///runs/freshet.db")
 store.runs       see, cursor, projected, project, get, list, and the history: generations, alpha_changes,
                  checkpoints, faults, events, steps
 store.commands   submit, pending, record_answer, get, list
-store.tokens, store.audit   as every process has them (``infra/web/store/access.py``)
+store.tokens, store.audit   the same as in every process (``infra/web/store/access.py``)
 """
 
 from api.store.commands import CommandTable
@@ -15,7 +15,7 @@ from infra.web.store.engine import Database
 
 
 class SqlStore(AccessStore):
-    """A database of the newest schema, with the runs in it."""
+    """A database of the newest schema, with the tables of runs and commands."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -23,5 +23,5 @@ class SqlStore(AccessStore):
         self.commands = CommandTable(database)
 
     async def prune(self, retention: Retention) -> int:
-        """Removes what need not be kept, in small transactions; returns the number of rows."""
+        """Removes the rows that need not be kept, in small transactions; returns their number."""
         return await prune(self.database, retention)

@@ -1,4 +1,4 @@
-"""The tables of the control plane: runs as their journals tell them, and commands; no tokens and no audit trail.
+"""The tables of the control plane: runs, as projected from their journals, and commands; no tokens and no audit trail.
 
 Every constraint has a name, so that the migrations in ``alembic/`` can refer to it. Times are seconds since 1970. Rows
 that come from a journal are removed with their run; commands are kept.
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from infra.web.store.tables import SqlTable
 
 ALL_TABLES = SqlTable.metadata
-"""of this file and of ``infra/web/store/tables.py``, for migrations"""
+"""The tables of this file and of ``infra/web/store/tables.py``, for migrations."""
 LEVELS = (1, 16, 256, 4096, 65536)
 """Levels of aggregation: the most steps that one row covers."""
 FANOUT = 16
@@ -201,7 +201,7 @@ class CommandRow(SqlTable):
     reason: Mapped[str]
     state: Mapped[str]
     outcome: Mapped[str | None]
-    """accepted: carried out; refused; outdated: others came after the cursor it was given at; null: no answer yet"""
+    """accepted: carried out; refused; outdated: others came after the cursor it was given at; null: no answer yet."""
     text: Mapped[str]
     """The answer."""
     cursor: Mapped[int | None]

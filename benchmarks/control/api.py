@@ -219,7 +219,7 @@ class _Measurement:
         )
 
     def _window(self, seconds: float, rate: float) -> _Window:
-        """rate: requests per second; 0: none."""
+        """``rate`` is in requests per second; 0: none."""
         began = time.time()
         spent = self._api_seconds()
         load = self._ask(f"/v1/runs/{RUN}", seconds, rate, CLIENTS) if rate else None

@@ -29,7 +29,7 @@ ANSWER_BYTES = 4096
 
 @dataclass(frozen=True)
 class Attack:
-    """How many of each."""
+    """The number of attackers of each kind."""
 
     address: str
     tokens: Sequence[str]
@@ -55,7 +55,7 @@ class AttackTally:
 
 
 def attack(what: Attack) -> AttackTally:
-    """All attacks but the flood at a time, for as long as requested."""
+    """Runs all attacks except the flood at the same time, for as long as requested."""
 
     def work(attackers: _Attackers) -> list[Coroutine[Any, Any, None]]:
         slow = [attackers.slow(what.tokens[number % 2]) for number in range(what.slow)]
@@ -65,7 +65,7 @@ def attack(what: Attack) -> AttackTally:
 
 
 def flood(what: Attack) -> AttackTally:
-    """The flood, in another process than the rest, because it has to be fast."""
+    """Runs the flood; in a separate process, because it has to be fast."""
     return asyncio.run(_together(what, lambda attackers: [attackers.flood() for _ in range(FLOOD_CLIENTS)]))
 
 
@@ -145,7 +145,7 @@ class _Attackers:
         return status
 
     async def _send_much(self, token: str, framing: bytes, piece: bytes) -> int:
-        """Sends all of it, whatever is answered meanwhile; returns the status code, or 0."""
+        """Sends all of it, whatever the answer is; returns the status code, or 0 if there was none."""
         status = sent = 0
         with suppress(OSError):
             reader, writer = await asyncio.open_connection(self._host, self._port)

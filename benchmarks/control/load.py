@@ -77,7 +77,7 @@ class Clients:
 
 @contextmanager
 def clients(cores: Collection[int] = ()) -> Iterator[Clients]:
-    """cores: that they may use; none: any."""
+    """``cores`` are those that the clients may use; none: any."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), pin, (tuple(cores),)) as pool:
         yield Clients(pool)
 
@@ -89,7 +89,7 @@ def pin(cores: Collection[int]) -> None:
 
 
 def ask_together(question: AskedRoute) -> Latencies:
-    """All clients at a time, each on one connection; raises FreshetError if a request is not answered with 200."""
+    """Runs all clients at the same time, each on one connection; raises FreshetError for any answer other than 200."""
     asking = _Asking(question)
     try:
         began = time.perf_counter()
@@ -122,7 +122,9 @@ class AskingConnection:
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The whole answer, as soon as it has arrived; None before; raises ConnectionError at its end."""
+        """The whole answer, or None if it has not arrived completely; raises ConnectionError if the connection is
+        closed.
+        """
         piece = self.socket.recv(PIECE)
         if not piece:
             raise ConnectionError("the API has closed the connection")

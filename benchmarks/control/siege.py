@@ -155,7 +155,7 @@ class _Reader:
             time.sleep(max(0.0, due - time.perf_counter()))
             began = time.perf_counter()
             answer = self._ask()
-            if answer is None:  # as any client does: once more, on a new connection
+            if answer is None:  # as any client does: try once more, on a new connection
                 reconnects += 1
                 answer = self._ask()
             errors += answer is None or not answer.startswith(b"HTTP/1.1 200 ")

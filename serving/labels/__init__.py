@@ -1,1 +1,4 @@
-"""Delayed labels: served predictions are logged, and labels that come later are joined to them; nothing is trained."""
+"""Delayed labels: served predictions are logged, and labels that arrive later are joined to them.
+
+Training does not use them.
+"""

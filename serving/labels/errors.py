@@ -1,4 +1,4 @@
-"""LabelsDamaged      what the joiner of labels has saved cannot be read
+"""LabelsDamaged      the saved state of the joiner cannot be read
 BadPredictionId    a client's id of a prediction cannot be used
 """
 
@@ -6,7 +6,7 @@ from infra.base.errors import FreshetError
 
 
 class LabelsDamaged(FreshetError):
-    """What the joiner of labels has saved is not what it wrote."""
+    """The saved state of the joiner is not what it wrote."""
 
 
 class BadPredictionId(FreshetError):

@@ -1,8 +1,8 @@
-"""Joins labels to predictions by id, in memory: what a prediction, a label and the passing of time do to the state.
+"""Joins labels to predictions by id, in memory: how a prediction, a label and the passing of time change the state.
 
-A label counts if its event was appended within the window after the prediction. A prediction is missing its label once
-all events up to the end of its window have been read. A label may be read before its prediction is in the log, which is
-written behind the answer; it is kept for a while.
+A label counts if its event was appended within the window after the prediction. The label of a prediction is missing
+once all events up to the end of its window have been read. A label may be read before its prediction is in the log,
+because the log is written after the answer is sent; such a label is kept for a while.
 """
 
 from itertools import islice
@@ -12,10 +12,10 @@ from serving.labels.state import EarlyLabel, JoinState, WaitingPrediction
 from serving.labels.sums import MISSING, LabelSums, add_to_windows, score
 
 MOST_WAITING = 250_000
-"""predictions in memory, labelled or not; beyond that the oldest are forgotten"""
+"""Predictions in memory, labelled or not; above this number the oldest are forgotten."""
 MOST_EARLY = 10_000
 GRACE_MS = 30_000
-"""how long a label waits for its prediction, and how much longer than its window a prediction waits for a label"""
+"""How long a label waits for its prediction, and how long after its window a prediction still waits for a label."""
 
 
 class LabelJoin:
@@ -39,7 +39,7 @@ class LabelJoin:
             state.counts.forgotten += not state.waiting.pop(oldest).is_labelled
 
     def add_label(self, name: str, label: int, at_ms: int, now_ms: int) -> None:
-        """at_ms: when its event was appended."""
+        """``at_ms`` is when the label's event was appended."""
         state = self.state
         found = self.state.waiting.get(name)
         if found is None and name not in state.early:
@@ -55,7 +55,7 @@ class LabelJoin:
             self._add(found, score(found.probability, label))
 
     def pass_time(self, read_ms: int, now_ms: int) -> None:
-        """read_ms: up to when all events have been read; gives up on labels and predictions that waited too long."""
+        """Gives up labels and predictions that waited too long; all events up to ``read_ms`` have been read."""
         state = self.state
         while state.waiting:
             oldest, found = next(iter(state.waiting.items()))

@@ -2,14 +2,14 @@
 
 Every turn:
 
-1. new predictions are taken in
-2. new events of the stream that carry an id are taken in
-3. predictions whose window has passed are given up
-4. now and then the state is saved: positions, sums and what waits, in one record
+1. read new predictions
+2. read new events of the stream that carry an id
+3. give up predictions whose window has passed
+4. save the state now and then: positions, sums and waiting predictions, in one record
 
-Nothing outside memory changes before 4, and 4 replaces one file. A crash after any line costs the turns since the
-record before, which are then repeated from its positions: no label is counted twice, and none is lost. The state is
-first saved before the first prediction is served, so that the stream is read from then on.
+Nothing outside memory changes before 4, and 4 replaces one file. A crash at any point costs the turns since the last
+record; they are repeated from its positions, so no label is counted twice and none is lost. The state is first saved
+before the first prediction is served, so that the stream is read from that time on.
 """
 
 import threading
@@ -36,16 +36,16 @@ from serving.labels.quality import ServedQuality, quality_of
 from serving.labels.state import JoinState, load_state, save_state
 
 READ_BYTES = 1 << 20
-"""of a partition in a turn"""
+"""Bytes of a partition that are read in one turn."""
 IDLE_SECONDS = 0.2
-"""between two turns that find nothing"""
+"""Pause after a turn that found nothing."""
 RETRY_SECONDS = 2.0
-"""after a turn that failed"""
+"""Pause after a turn that failed."""
 SAVE_SECONDS = 1.0
 SAVE_SHARE = 0.05
-"""of the time that saving may take: a large state is saved less often"""
+"""The largest share of the time that saving may take: a large state is saved less often."""
 SKEW_MS = 60_000
-"""by which a broker's clock may be behind this one"""
+"""How far a broker's clock may be behind this machine's."""
 FLOOR = "joiner"
 ID_NAME = b'"prediction"'
 
@@ -59,19 +59,19 @@ _decoder = msgspec.json.Decoder(_Labelled)
 
 
 def label_of(payload: bytes) -> tuple[str, int] | None:
-    """(id, label) of an event that carries both; None for every other record."""
+    """(id, label) of an event that has both; None for every other record."""
     if ID_NAME not in payload or is_packed(payload) or is_too_deep(payload):
         return None
     try:
         found = _decoder.decode(payload)
     except (msgspec.DecodeError, ValueError):
-        return None  # no event: training rejects it
+        return None  # not an event: training rejects it
     is_label = found.label in (0, 1)
     return (found.prediction, int(found.label or 0)) if found.prediction and is_label else None
 
 
 class Joiner:
-    """Reads both logs and keeps the state."""
+    """Reads both logs and updates the state."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Joiner:
         most_waiting: int = MOST_WAITING,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """Raises LabelsDamaged for a state that cannot be read."""
+        """Raises LabelsDamaged if the saved state cannot be read."""
         self._folder = folder
         self._meter = meter
         self._clock_ms = clock_ms
@@ -97,7 +97,7 @@ class Joiner:
         self._join = LabelJoin(state, int(1000 * label_seconds), most_waiting)
         self._save_at = time.monotonic() + SAVE_SECONDS
         self.quality: ServedQuality = quality_of(state, "")
-        """as of the last turn; replaced as a whole"""
+        """The quality as of the last turn; replaced as a whole."""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="labels", daemon=True)
 
@@ -105,13 +105,13 @@ class Joiner:
         self._thread.start()
 
     def close(self) -> None:
-        """Saves, and ends; for a joiner that was started."""
+        """Saves the state and ends the thread; only for a joiner that was started."""
         self._is_closing.set()
         self._thread.join()
 
     # ── a turn ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def turn(self) -> bool:
-        """Takes in what is new; returns whether there was anything."""
+        """Reads everything new; returns whether there was anything."""
         state = self._join.state
         found = self._read_predictions(state)
         more, read_ms = self._read_events(state)
@@ -122,7 +122,7 @@ class Joiner:
         return found or more
 
     def save(self) -> None:
-        """Makes all that was taken in durable, and lets the log of predictions go up to there."""
+        """Makes the state durable, and allows the log of predictions to be removed up to its position."""
         begun = time.monotonic()
         state = self._join.state
         save_state(self._storage, state)
@@ -143,7 +143,7 @@ class Joiner:
         return found
 
     def _read_events(self, state: JoinState) -> tuple[bool, int]:
-        """(whether there were any, up to when all of them are read)."""
+        """(whether there were any, the time up to which all events have been read)."""
         source = self._source = self._source or self._open_source()
         found = False
         read_ms = self._clock_ms()
@@ -160,7 +160,7 @@ class Joiner:
         return found, read_ms
 
     def _records(self, source: Source, positions: dict[int, int], partition: int, offset: int) -> list[Record]:
-        """The next records; where retention was faster, from what is left, and what is gone is counted."""
+        """The next records; if retention has removed some, skips and counts them."""
         try:
             return source.read(partition, offset, READ_BYTES)
         except OffsetOutOfRange:
@@ -187,7 +187,7 @@ class Joiner:
             self._source.close()
 
     def _fail(self, error: Exception) -> None:
-        """Serving goes on without labels, and says so."""
+        """Reports the failure; serving continues without labels."""
         if str(error) != self.quality.failure:
             structlog.get_logger().warning("labels are not joined; trying again", reason=str(error))
         self._show(str(error))

@@ -1,10 +1,10 @@
-"""The log of served predictions: what was answered, by an id that the event with the label repeats.
+"""The log of served predictions, by an id that the event with the label repeats.
 
     FOLDER/predictions/00000/…    an embedded log (ingest.log.embedded), one partition for each serving process
 
-A record is MessagePack, a list of predictions. Nobody who predicts waits for the log: a thread writes what was handed
-over, and what it cannot write, because the disk is full or too slow, is counted and told once. A process that is killed
-loses the predictions of the last moments; their labels are then of unknown predictions.
+A record is a list of predictions in MessagePack. Answers do not wait for the log: a thread writes it. Predictions that
+it cannot write, because the disk is full or too slow, are counted, and a warning is logged once. A process that is
+killed loses its last predictions; their labels then count as labels of unknown predictions.
 """
 
 import threading
@@ -24,25 +24,25 @@ from ingest.log.embedded import LogWriter
 
 TOPIC = "predictions"
 SEGMENT_BYTES = 8 << 20
-"""retention removes whole segments, so they are small"""
+"""Size of a segment; small, because retention removes whole segments."""
 RECORD_PREDICTIONS = 4096
-"""most of one record"""
+"""Most predictions of one record."""
 MOST_UNWRITTEN = 65_536
-"""predictions that may wait to be written; more are left out"""
+"""Most predictions that may wait to be written; further ones are dropped."""
 WRITE_SECONDS = 0.05
-"""between two writes: each makes what it wrote durable"""
+"""Time between two writes; each write is made durable."""
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One answer."""
+    """One logged answer."""
 
     id: str
     at_ms: int
-    """unix milliseconds"""
+    """Time of the answer, in Unix milliseconds."""
     probability: float
     timeline: int = msgspec.field(name="line")
     step: int
-    """the step of the snapshot that answered"""
+    """Step of the snapshot that answered."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -50,17 +50,17 @@ _decoder = msgspec.msgpack.Decoder(list[Prediction])
 
 
 def encode_predictions(predictions: Sequence[Prediction]) -> bytes:
-    """One record; the counterpart of ``decode_predictions``."""
+    """Encodes one record; the counterpart of ``decode_predictions``."""
     return _encoder.encode(predictions)
 
 
 def decode_predictions(payload: bytes) -> list[Prediction]:
-    """The predictions of one record; raises msgspec.DecodeError for what is none."""
+    """The predictions of one record; raises msgspec.DecodeError if it is not one."""
     return _decoder.decode(payload)
 
 
 def new_id() -> str:
-    """For a prediction whose client gave none."""
+    """An id for a prediction whose client gave none."""
     return uuid.uuid4().hex
 
 
@@ -72,7 +72,7 @@ class PredictionLog:
     """Writes the predictions of one serving process, in a thread."""
 
     def __init__(self, folder: Path, process: int, keep_seconds: float, meter: Meter) -> None:
-        """keep_seconds: how long predictions are kept at least, after which their segments may go."""
+        """Predictions are kept for at least ``keep_seconds``; after that their segments may be removed."""
         self._writer = LogWriter(folder, TOPIC, [process], SEGMENT_BYTES, retention_seconds=keep_seconds)
         self.process = process
         self._meter = meter
@@ -84,7 +84,7 @@ class PredictionLog:
         self._thread.start()
 
     def append(self, predictions: Sequence[Prediction]) -> None:
-        """Hands predictions over; returns at once, whatever the disk does."""
+        """Queues predictions; returns at once, even if the disk is slow."""
         with self._changed:
             room = MOST_UNWRITTEN - len(self._unwritten)
             self._unwritten.extend(predictions[:room])
@@ -93,7 +93,7 @@ class PredictionLog:
             self._lose(len(predictions) - room, f"{MOST_UNWRITTEN} wait to be written; the disk is too slow")
 
     def close(self) -> None:
-        """Writes what waits, and ends."""
+        """Writes the queued predictions, and ends the thread."""
         with self._changed:
             self._is_closing.set()
             self._changed.notify()
@@ -112,7 +112,7 @@ class PredictionLog:
             self._is_closing.wait(WRITE_SECONDS)
 
     def _next_predictions(self) -> list[Prediction]:
-        """Waits for predictions, and takes as many as make a record; none when it is time to end."""
+        """Waits for predictions, and returns those of the next record; empty when the thread should end."""
         with self._changed:
             self._changed.wait_for(lambda: self._unwritten or self._is_closing.is_set())
             batch = list(islice(self._unwritten, RECORD_PREDICTIONS))
@@ -121,7 +121,7 @@ class PredictionLog:
         return batch
 
     def _lose(self, count: int, reason: str) -> None:
-        """Counts predictions that are not logged; says so once, until one is written again."""
+        """Counts predictions that are not logged; warns once, until one is written again."""
         self._meter.count("unlogged_predictions", count)
         if not self._is_failing:
             self._is_failing = True

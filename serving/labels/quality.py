@@ -1,4 +1,4 @@
-"""What the joiner has found so far, for those who ask: a copy that no later turn changes."""
+"""What the joiner has found so far: a copy that later turns do not change."""
 
 import msgspec
 
@@ -7,20 +7,20 @@ from serving.labels.sums import LabelSums, SnapshotWindow
 
 
 class ServedQuality(msgspec.Struct, frozen=True, kw_only=True):
-    """How good served predictions were, as far as their labels have come."""
+    """The quality of served predictions, as far as their labels have arrived."""
 
     total: LabelSums
     windows: tuple[SnapshotWindow, ...]
-    """by snapshot, ascending"""
+    """Windows by snapshot, ascending."""
     counts: Counts
     waiting: int
-    """predictions whose label may still come"""
+    """Predictions whose label may still arrive."""
     failure: str
-    """why labels are not joined now; empty: they are"""
+    """The reason why labels are not joined now; empty: they are."""
 
 
 def quality_of(state: JoinState, failure: str) -> ServedQuality:
-    # A prediction leaves in one of these ways, so those that wait need not be counted one by one.
+    # A prediction leaves in one of these ways, so the waiting ones need not be counted one by one.
     gone = state.total.labels + state.total.not_finite + state.total.missing + state.counts.forgotten
     return ServedQuality(
         total=state.total,

@@ -1,4 +1,4 @@
-"""``/v1/quality``: how good served predictions were, beside what training measured of the same model."""
+"""``/v1/quality``: the quality of served predictions, beside what training measured of the same model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,26 +18,26 @@ EARLIER_NAME: Any = Field(
 
 
 class ServedFigures(Answer):
-    """Over served predictions whose label has come, or has not come in time."""
+    """Figures of served predictions whose label has arrived, or has not arrived in time."""
 
     labels: int
-    """that came, and were joined"""
+    """Labels that arrived and were joined."""
     clicks: int
     logloss: float | None
     calibration: float | None
-    """predicted clicks over clicks: 1 is right"""
+    """Predicted clicks divided by clicks; 1 is ideal."""
     missing: int
-    """predictions whose label has not come in time"""
+    """Predictions whose label has not arrived in time."""
     not_finite: int
-    """predictions that were no numbers"""
+    """Predictions that were not finite."""
 
 
 class WindowFigures(ServedFigures):
-    """The same, of some consecutive snapshots."""
+    """The same figures, for some consecutive snapshots."""
 
     first_timeline: int
     first_step: int
-    """the first of these snapshots"""
+    """Step of the first of these snapshots."""
     last_timeline: int
     last_step: int
     first_line: int = EARLIER_NAME
@@ -45,26 +45,26 @@ class WindowFigures(ServedFigures):
 
 
 class LabelCounts(Answer):
-    """What else became of predictions and labels."""
+    """Counts of predictions and labels, joined or not."""
 
     predictions: int
-    """that were logged"""
+    """Predictions that were logged."""
     waiting: int
-    """whose label may still come"""
+    """Predictions whose label may still arrive."""
     repeated: int
-    """under an id that was taken"""
+    """Predictions under an id that was already used."""
     unknown: int
-    """labels of no prediction, or of one that was made too long ago"""
+    """Labels of no known prediction, or of one that was made too long ago."""
     duplicates: int
-    """labels of a prediction that has one"""
+    """Labels of a prediction that already has one."""
     forgotten: int
-    """predictions that were let go for want of memory"""
+    """Predictions that were dropped to limit memory."""
     skipped: int
-    """records that retention removed before they were read"""
+    """Records that retention removed before they were read."""
 
 
 class TrainedFigures(Answer):
-    """Test-then-train, of the samples before the newest checkpoint."""
+    """Test-then-train figures of the samples before the newest checkpoint."""
 
     checkpoint: int
     timeline: int
@@ -75,29 +75,31 @@ class TrainedFigures(Answer):
 
 
 class QualityReading(Answer):
-    """Served and trained, side by side."""
+    """Figures of serving and of training, side by side."""
 
     is_logged: bool
-    """whether predictions are logged at all (serving.log_predictions)"""
+    """Whether predictions are logged at all (serving.log_predictions)."""
     served: ServedFigures
     counts: LabelCounts
     windows: list[WindowFigures]
-    """by snapshot, ascending"""
+    """Windows by snapshot, ascending."""
     trained: TrainedFigures | None
-    """null before the first checkpoint with figures"""
+    """Figures of training; null before the first checkpoint with figures."""
     failure: str
-    """why labels are not joined now; empty: they are"""
+    """The reason why labels are not joined now; empty: they are."""
 
 
 def quality_router(
     served: Callable[[], ServedQuality | None], newest: Callable[[], CheckpointManifest | None]
 ) -> APIRouter:
-    """served: what the joiner found, None if predictions are not logged; newest: the newest checkpoint, if any."""
+    """``served`` returns what the joiner found, or None if predictions are not logged; ``newest`` the newest
+    checkpoint.
+    """
     router = APIRouter(tags=["quality"])
 
     @router.get("/v1/quality", summary="How good served predictions were", **needs("read"))
     def quality() -> QualityReading:
-        """Of predictions whose label came later, in an event that carries the id of the prediction."""
+        """Covers predictions whose label arrived later, in an event that carries the id of the prediction."""
         return read_quality(served(), newest())
 
     return router

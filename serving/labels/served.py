@@ -1,7 +1,7 @@
-"""What the application does about labels: ids of samples, the log of answers, and what has been found so far.
+"""What the application needs for labels: ids of samples, the log of answers, and the quality so far.
 
-Processes that share a port share the folder: each takes the first partition of the log that is free, and the one that
-has the first partition runs the joiner. When it ends, whoever is started next takes its place.
+Processes that share a port share the folder: each uses the first free partition of the log, and the process with the
+first partition runs the joiner. When that process ends, the next one to start replaces it.
 """
 
 import time
@@ -29,10 +29,10 @@ from serving.labels.quality import ServedQuality, quality_of
 from serving.labels.state import JoinState, load_state
 
 LONGEST_ID = 200
-"""characters"""
+"""Greatest length of an id, in characters."""
 MOST_PROCESSES = 64
 READ_SECONDS = 1.0
-"""between two looks of the other processes at what the joiner has saved"""
+"""How often the other processes read what the joiner has saved."""
 
 
 class _Identified(msgspec.Struct):
@@ -43,13 +43,13 @@ _decoder = msgspec.json.Decoder(_Identified)
 
 
 def ids_of(payloads: Sequence[bytes]) -> list[str]:
-    """The id of each sample, given or drawn; raises BadPredictionId for one that cannot be used."""
+    """The id of each sample, from the client or new; raises BadPredictionId if the client's cannot be used."""
     return [_id_of(place, payload) for place, payload in enumerate(payloads)]
 
 
 def _id_of(place: int, payload: bytes) -> str:
     if is_too_deep(payload):
-        return new_id()  # no sample: it is refused as one
+        return new_id()  # not a sample: it will be rejected as one
     try:
         return _decoder.decode(payload).prediction or new_id()
     except msgspec.ValidationError as error:
@@ -62,7 +62,7 @@ def _id_of(place: int, payload: bytes) -> str:
 
 
 class ServedLabels:
-    """One process's log of predictions, and the joiner if it is the first."""
+    """The log of predictions of one process, and the joiner if it is the first process."""
 
     def __init__(self, folder: Path, label_seconds: float, open_source: Callable[[], Source], meter: Meter) -> None:
         self._log = _open_log(folder, label_seconds, meter)
@@ -73,7 +73,7 @@ class ServedLabels:
         if self._log.process == 0:
             try:
                 self._joiner = Joiner(folder, open_source, label_seconds, meter)
-            except LabelsDamaged as error:  # predictions are worth more than their quality
+            except LabelsDamaged as error:  # serving predictions matters more than measuring their quality
                 structlog.get_logger().error("labels are not joined", reason=str(error))
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class ServedLabels:
         )
 
     def quality(self) -> ServedQuality:
-        """What the joiner has found; in other processes, and where it could not start, what it has saved."""
+        """What the joiner has found; what it has saved, in other processes and if it could not start."""
         if self._joiner is not None:
             return self._joiner.quality
         if time.monotonic() >= self._read_at:

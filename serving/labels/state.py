@@ -1,7 +1,7 @@
-"""What the joiner knows: how far it has read both logs, which predictions wait for their label, and the sums.
+"""The joiner's state: how far it has read both logs, which predictions wait for their label, and the sums.
 
-It is one record, so that a kill at any point neither counts a label twice nor loses one: what came after the record is
-read again, from the positions in it.
+It is saved as one record, so that a process killed at any point neither counts a label twice nor loses one: everything
+after the record is read again, from the positions in it.
 
     FOLDER/joined    MessagePack, then 16 bytes of checksum
 """
@@ -26,15 +26,15 @@ class WaitingPrediction(msgspec.Struct, array_like=True, gc=False):
     timeline: int = msgspec.field(name="line")
     step: int
     is_labelled: bool = False
-    """kept all the same, so that a second label is known to be one"""
+    """A labelled prediction is kept, too, so that a second label is recognised as a duplicate."""
 
 
 class EarlyLabel(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A label that came before its prediction was found in the log."""
+    """A label that arrived before its prediction was found in the log."""
 
     label: int
     at_ms: int
-    """of its event"""
+    """Time at which its event was appended."""
     seen_ms: int
 
 
@@ -43,28 +43,28 @@ class Counts(msgspec.Struct, kw_only=True):
 
     predictions: int = 0
     repeated: int = 0
-    """predictions under an id that was taken: left out"""
+    """Predictions under an id that was already used; they are ignored."""
     unknown: int = 0
-    """labels of no prediction, or of one that was made too long ago"""
+    """Labels of no known prediction, or of one that was made too long ago."""
     duplicates: int = 0
-    """labels of a prediction that has one: left out"""
+    """Labels of a prediction that already has one; they are ignored."""
     forgotten: int = 0
-    """predictions without a label that were let go for want of memory"""
+    """Predictions without a label that were dropped to limit memory."""
     skipped: int = 0
-    """records of either log that retention removed before they were read"""
+    """Records of either log that retention removed before they were read."""
 
 
 class JoinState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Everything that a restart needs."""
 
     since_ms: int
-    """where partitions of the stream are begun"""
+    """Time from which new partitions of the stream are read."""
     predictions: dict[int, int] = {}
-    """offset of the next record by partition, of the log of predictions"""
+    """Offset of the next record in the log of predictions, by partition."""
     events: dict[int, int] = {}
-    """the same of the stream"""
+    """Offset of the next record in the stream, by partition."""
     waiting: dict[str, WaitingPrediction] = {}
-    """by id, about in the order of their times"""
+    """Waiting predictions by id, roughly in the order of their times."""
     early: dict[str, EarlyLabel] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
     total: LabelSums = LabelSums()
@@ -72,13 +72,13 @@ class JoinState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def save_state(storage: Storage, state: JoinState) -> None:
-    """Durable at return; the counterpart of ``load_state``."""
+    """Saves the state, durably; the counterpart of ``load_state``."""
     content = msgspec.msgpack.encode(state)
     storage.write(JOINED, [content, xxhash.xxh3_128_digest(content)])
 
 
 def load_state(storage: Storage) -> JoinState | None:
-    """What was saved last; None: nothing was. Raises LabelsDamaged, which names the file, for anything else."""
+    """The state that was saved last; None if there is none. Raises LabelsDamaged, which names the file."""
     try:
         stored = bytes(storage.read(JOINED))
         content = stored[:-CHECKSUM_BYTES]

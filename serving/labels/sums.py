@@ -1,4 +1,4 @@
-"""How good served predictions were: sums over those whose label has come, in all and by snapshot."""
+"""The quality of served predictions: sums over those whose label has arrived, in total and by snapshot."""
 
 import math
 from bisect import bisect_left
@@ -6,27 +6,27 @@ from bisect import bisect_left
 import msgspec
 
 LEAST_PROBABILITY = 2.0**-24
-"""nearer to 0 or 1 a float32 does not tell probabilities apart, and the loss would be infinite"""
+"""Probabilities are clipped to this distance from 0 and 1: float32 cannot resolve less, and the loss must be finite."""
 MOST_WINDOWS = 64
 TimelineStep = tuple[int, int]
-"""(timeline, step) of a snapshot: what files of sums have of its id"""
+"""(timeline, step) of a snapshot: the parts of its id that are stored with sums."""
 
 
 class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Over some predictions."""
+    """Sums over some predictions."""
 
     labels: int = 0
-    """that were joined"""
+    """Number of joined labels."""
     clicks: int = 0
-    """labels that are 1"""
+    """Number of labels that are 1."""
     loss: float = 0.0
-    """summed logloss"""
+    """Sum of the logloss."""
     predicted: float = 0.0
-    """summed probabilities"""
+    """Sum of the probabilities."""
     missing: int = 0
-    """predictions whose label has not come in time"""
+    """Predictions whose label has not arrived in time."""
     not_finite: int = 0
-    """predictions that were no numbers: left out of the others"""
+    """Predictions that were not finite; the other sums leave them out."""
 
     def plus(self, other: "LabelSums") -> "LabelSums":
         both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -38,7 +38,7 @@ class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calibration(self) -> float | None:
-        """Predicted clicks over clicks; 1 is right."""
+        """Predicted clicks divided by clicks; 1 is ideal."""
         return self.predicted / self.clicks if self.clicks else None
 
 
@@ -46,7 +46,7 @@ MISSING = LabelSums(missing=1)
 
 
 def score(probability: float, label: int) -> LabelSums:
-    """Of one prediction whose label has come."""
+    """The sums of one prediction whose label has arrived."""
     if not math.isfinite(probability):
         return LabelSums(not_finite=1)
     clipped = min(max(probability, LEAST_PROBABILITY), 1 - LEAST_PROBABILITY)
@@ -63,7 +63,7 @@ class SnapshotWindow(msgspec.Struct, frozen=True):
 
 
 def add_to_windows(windows: list[SnapshotWindow], snapshot: TimelineStep, sums: LabelSums) -> None:
-    """Adds to the window of a snapshot, or makes one; of too many, the two neighbours with the fewest are joined.
+    """Adds to the window of a snapshot, or adds a window; above the limit, merges the two neighbours with the fewest.
 
     Windows are sorted by snapshot, and do not overlap.
     """
@@ -74,7 +74,7 @@ def add_to_windows(windows: list[SnapshotWindow], snapshot: TimelineStep, sums: 
         return
     windows.insert(at, SnapshotWindow(snapshot, snapshot, sums))
     if len(windows) > MOST_WINDOWS:
-        sizes = [window.sums.labels + window.sums.missing for window in windows[:-1]]  # the newest stays by itself
+        sizes = [window.sums.labels + window.sums.missing for window in windows[:-1]]  # the newest one is never merged
         left = min(range(len(sizes) - 1), key=lambda place: sizes[place] + sizes[place + 1])
         one, two = windows[left : left + 2]
         windows[left : left + 2] = [SnapshotWindow(one.first, two.last, one.sums.plus(two.sums))]

@@ -1,1 +1,1 @@
-"""What can be asked of a server; predictions are computed elsewhere."""
+"""The HTTP routes of a server; predictions are computed elsewhere."""

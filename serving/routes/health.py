@@ -1,4 +1,4 @@
-"""Whether predictions are answered."""
+"""Whether predictions are available."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
@@ -19,7 +19,7 @@ router = APIRouter(tags=["health"])
     **OPEN,
 )
 async def readyz(parts: Parts) -> Response:
-    """503 before the first snapshot; a database that is away is told, and tokens seen before stay valid."""
+    """503 before the first snapshot. If the database is unavailable, that is reported, and known tokens stay valid."""
     readiness = ServingReadiness(
         is_serving=parts.copies.served is not None,
         database=await has_database(parts.web),

@@ -24,7 +24,7 @@ from serving.parts import Parts, ServingParts
 from serving.snapshot_id import snapshot_id_of
 
 BRIEF_BYTES = 16 << 10
-"""of a body that is decoded at once; a longer one is decoded in a thread, so that others are not kept waiting"""
+"""Largest body that is decoded in the event loop; a longer one is decoded in a thread, so that others do not wait."""
 SAMPLE = {"fields": {"user": "u-17", "item": "i-4711"}}
 rule = needs("predict")
 router = APIRouter(tags=["predictions"])
@@ -41,9 +41,9 @@ async def predict(
     parts: Parts,
     strict: Annotated[bool, Query(description="Refuse samples with fields that the schema does not know.")] = False,
 ) -> Response:
-    """A sample, a list of them, one a line, or a packed record, in the format of events; label and time are optional.
+    """Takes one sample, a list, one per line, or a packed record, in the format of events; label and time are optional.
 
-    All samples of a request are answered by one snapshot. If one of them does not fit the schema of the run, none is
+    All samples of a request are answered from one snapshot. If one of them does not fit the schema of the run, none is
     answered. Fields that the schema does not know have no effect and are named in the answer.
     """
     body = await read_body(request, "samples")
@@ -73,9 +73,9 @@ class AskedSamples(NamedTuple):
     decoded: Decoded
     rejects: list[RejectedEvent]
     ids: list[str]
-    """one for each sample, where predictions are logged"""
+    """One id per sample, if predictions are logged."""
     unknown: list[str]
-    """names of fields that the schema does not know"""
+    """Names of fields that the schema does not know."""
 
 
 def _decode(parts: ServingParts, body: bytes) -> AskedSamples:
@@ -88,7 +88,7 @@ def _decode(parts: ServingParts, body: bytes) -> AskedSamples:
 
 
 def _ids(events: DecodedBody) -> list[str]:
-    """As the client gave them, or new ones."""
+    """The client's ids, or new ones."""
     if events.is_packed:
         return [new_id() for _ in range(len(events.decoded))]
     try:
@@ -107,13 +107,13 @@ def _explain_unknown(unknown: list[str], schema: Schema) -> str:
 
 
 def _answer(predicted: Predicted, asked: AskedSamples) -> bytes:
-    """The JSON of Predictions; written by hand because pydantic would look at every number."""
+    """The JSON of Predictions, encoded directly because pydantic would validate every number."""
     snapshot = snapshot_id_of(predicted.manifest)._asdict()
     answer = {
         "probabilities": predicted.probabilities_B.tolist(),
         "snapshot": snapshot,
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
-        "version": snapshot,  # its name in earlier releases
+        "version": snapshot,  # the snapshot's name in earlier releases
     }
     optional = {"ids": asked.ids, "unknown_fields": asked.unknown}
     return msgspec.json.encode(answer | {name: value for name, value in optional.items() if value})

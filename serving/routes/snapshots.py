@@ -1,7 +1,7 @@
-"""Snapshots: which one is served, which ones there are, and which one people want.
+"""Snapshots: which one is served, which ones there are, and which one operators want.
 
-What people want is a small file beside the checkpoints, so that it works while training is down, is the same for all
-servers of a run, and stays over restarts.
+What operators want is a small file beside the checkpoints. So it can be changed while training is down, is the same for
+all servers of a run, and survives restarts.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from serving.snapshots.choosing import (
 )
 
 SETTLE_SECONDS = 5.0
-"""how long a request waits until what it wants is served"""
+"""How long a request waits until the wanted snapshot is served."""
 CheckpointNumber = Annotated[int, Path(ge=1, lt=1 << 53, description="number of a checkpoint", examples=[7])]
 router = APIRouter(tags=["snapshots"])
 
 
 @router.get("/v1/snapshots/current", summary="What is served", **needs("read"))
 async def current(parts: Parts) -> CurrentSnapshot:
-    """Of the process that answers; others on the same port follow within a moment."""
+    """What the answering process serves; others on the same port follow shortly."""
     return _current(parts, parts.follower.state)
 
 
 @router.get("/v1/snapshots", summary="Snapshots that there are", **needs("read"))
 async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
-    """Newest first, with what speaks against each."""
+    """Newest first, with the reasons to hold each one back."""
     state = parts.follower.state
     served = parts.copies.served
     return Listed(items=[_reading(each, state.choice, served) for each in reversed(state.manifests)], next=None)
@@ -56,14 +56,14 @@ async def snapshots(parts: Parts) -> Listed[SnapshotReading]:
 
 @router.put("/v1/snapshots/pin", summary="Serve one snapshot until it is unpinned", **needs("control"))
 async def pin(parts: Parts, actor: Acting, wanted: PinRequest) -> CurrentSnapshot:
-    """Whatever its verdict; its checkpoint is kept meanwhile."""
+    """It is served whatever its verdict; its checkpoint is kept meanwhile."""
     await _choose(parts, lambda: choose_pin(parts.storage, wanted.checkpoint, actor.name, wanted.reason))
     return await _settled(parts)
 
 
 @router.delete("/v1/snapshots/pin", summary="Serve the newest good snapshot again", **needs("control"))
 async def unpin(parts: Parts, actor: Acting) -> CurrentSnapshot:
-    """Refused where nothing is pinned."""
+    """Refused if no snapshot is pinned."""
     await _choose(parts, lambda: choose_newest(parts.storage, actor.name, ""))
     return await _settled(parts)
 
@@ -87,9 +87,9 @@ async def release(parts: Parts, actor: Acting, checkpoint: CheckpointNumber, wan
     return await _settled(parts)
 
 
-# ── what routes share ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared by routes ──────────────────────────────────────────────────────────────────────────────────────────────────
 async def _choose(parts: ServingParts, choose: Callable[[], Choice]) -> None:
-    """Writes down what is wanted from now on."""
+    """Records what is wanted from now on."""
     async with parts.choosing:
         try:
             await asyncio.to_thread(choose)

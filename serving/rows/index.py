@@ -1,7 +1,7 @@
-"""Which row of a table belongs to a key: open addressing on 64-bit keys.
+"""Finds the row of a key: open addressing on 64-bit keys.
 
-A key gets the next number when it is first put in and keeps it. A hash table of 32-bit numbers stands beside the array
-of keys: 8 bytes a key, and 6 to 12 for the hash table, which is at most two thirds full.
+A key gets the next number when it is first inserted, and keeps it. Besides the array of keys there is a hash table of
+32-bit numbers: 8 bytes a key, and 6 to 12 for the hash table, which is at most two thirds full.
 
 Legend: K keys.
 """
@@ -16,12 +16,12 @@ from infra.base.kernels import kernel
 
 FIRST_CAPACITY = 1024
 GROWTH = 1.125
-"""by how much arrays grow: little memory is idle, and each row is still copied only a few times"""
+"""Factor by which arrays grow: little memory is idle, and each row is still copied only a few times."""
 
 
 @kernel
 def _find(keys_K: Any, table: Any, known: Any, numbers_K: Any) -> None:
-    """Fetches from memory are slow but independent of each other, so all are started before any result is used."""
+    """Memory accesses are slow but independent of each other, so all are started before any result is used."""
     mask = table.size - 1
     for k in range(keys_K.size):
         numbers_K[k] = table[home(keys_K[k], mask)]
@@ -32,7 +32,7 @@ def _find(keys_K: Any, table: Any, known: Any, numbers_K: Any) -> None:
 
 @kernel
 def _insert(keys_K: Any, table: Any, known: Any, count: int, numbers_K: Any) -> int:
-    """Numbers of keys; those that are not known get the next ones. Returns how many are known then."""
+    """Numbers of keys; unknown keys get the next numbers. Returns how many keys are known afterwards."""
     for k in range(keys_K.size):
         at = find(table, known, keys_K[k])
         if table[at] == EMPTY:
@@ -50,17 +50,17 @@ def _rehash(table: Any, known: Any, count: int) -> None:
 
 
 def find_reference(known: dict[int, int], keys: list[int]) -> list[int]:
-    """What ``KeyIndex.find`` must answer, with a dictionary."""
+    """What ``KeyIndex.find`` must return, computed with a dictionary."""
     return [known.get(key, EMPTY) for key in keys]
 
 
 def insert_reference(known: dict[int, int], keys: list[int]) -> list[int]:
-    """What ``KeyIndex.insert`` must answer, with a dictionary."""
+    """What ``KeyIndex.insert`` must return, computed with a dictionary."""
     return [known.setdefault(key, len(known)) for key in keys]
 
 
 class KeyIndex:
-    """Numbers of keys, from 0."""
+    """Numbers keys, from 0."""
 
     def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class KeyIndex:
 
     @property
     def capacity(self) -> int:
-        """Keys that fit in without growth."""
+        """Number of keys that fit without growing."""
         return self._known.size
 
     @property
@@ -77,19 +77,19 @@ class KeyIndex:
         return self._known.nbytes + self._table.nbytes
 
     def find(self, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of each key, EMPTY for one that is not known."""
+        """The number of each key; EMPTY for an unknown key."""
         numbers_K = np.empty(keys_K.size, np.int32)
         _find(keys_K, self._table, self._known, numbers_K)
         return numbers_K
 
     def insert(self, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of each key; to be called after ``reserve``."""
+        """The number of each key, known or new; call ``reserve`` first."""
         numbers_K = np.empty(keys_K.size, np.int32)
         self.count = _insert(keys_K, self._table, self._known, self.count, numbers_K)
         return numbers_K
 
     def reserve(self, keys: int) -> None:
-        """Makes room for so many keys in all."""
+        """Makes room for that many keys in total."""
         if keys > self._known.size:
             known = np.empty(keys, np.uint64)
             known[: self.count] = self._known[: self.count]
@@ -109,5 +109,5 @@ def warm_up_index() -> None:
 
 
 def _table_size(keys: int) -> int:
-    """A power of two that is at most two thirds full."""
+    """A power of two of which the keys fill at most two thirds."""
     return 1 << max(4, (keys * 3 // 2).bit_length())

@@ -1,4 +1,4 @@
-"""The rows of one snapshot: a flat table of values, found by key. Optimizer state is left out.
+"""The rows of one snapshot: a flat table of values, found by key, without optimizer state.
 
 A key that the table does not know has exactly the value that training would start its row with.
 
@@ -38,7 +38,7 @@ class RowTable:
         return self._index.nbytes + self._values_KW.nbytes
 
     def reserve(self, rows: int) -> None:
-        """Makes room for so many rows in all."""
+        """Makes room for that many rows in total."""
         self._index.reserve(rows)
         if rows > len(self._values_KW):
             values_KW = self._values_KW.new_empty((rows, self._width))
@@ -46,7 +46,7 @@ class RowTable:
             self._values_KW = values_KW
 
     def put(self, keys_K: NDArray[np.uint64], values_KW: NDArray[Any]) -> None:
-        """Replaces the values of keys, known or not; each key once."""
+        """Sets the values of keys, known or not; each key may occur once."""
         needed = len(self) + len(keys_K)
         if needed > len(self._values_KW):
             unknown = int((self._index.find(keys_K) < 0).sum())
@@ -57,11 +57,11 @@ class RowTable:
         self._values_KW.index_copy_(0, numbers_K, values)
 
     def look_up(self, keys_BF: NDArray[np.uint64]) -> Tensor:
-        """Values in float32, B × F × W."""
+        """The values of keys in float32, B × F × W."""
         keys_K = np.ascontiguousarray(keys_BF).reshape(-1)
         numbers_K = self._index.find(keys_K)
         (unknown,) = np.nonzero(numbers_K < 0)
-        numbers_K[unknown] = 0
+        numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below
         found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)
         if unknown.size:
             start_KW = start_rows(self._config, self._seed, keys_K[unknown])[:, : self._width].astype(np.float32)
@@ -72,7 +72,7 @@ class RowTable:
 def look_up_reference(
     rows: dict[int, list[float]], config: RowConfig, seed: int, keys_BF: NDArray[np.uint64]
 ) -> NDArray[np.float32]:
-    """What ``RowTable.look_up`` must answer, with a dictionary."""
+    """What ``RowTable.look_up`` must return, computed with a dictionary."""
     width = config.shape().value
     start = {key: start_rows(config, seed, np.array([key], np.uint64))[0, :width] for key in keys_BF.reshape(-1)}
     found = [rows.get(int(key), start[key]) for key in keys_BF.reshape(-1)]

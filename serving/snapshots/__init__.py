@@ -1,1 +1,1 @@
-"""Snapshots on disk: which one people want, how two differ, and export; none is loaded to be served."""
+"""Snapshots on disk: which one operators want, how two differ, and export. Loading for serving is elsewhere."""

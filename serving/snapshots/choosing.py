@@ -1,12 +1,12 @@
-"""What people want served, changed beside the checkpoints: it works while training, serving and SQL are down.
+"""Records which snapshot operators want, beside the checkpoints: it works while training, serving and SQL are down.
 
-A checkpoint that the choice names is kept (``dispatch.checkpoints.retention``), and with it the good snapshot before: a
-pin, an unpin and a rollback each write one file, and leave the pins of 'freshet checkpoints pin' as they are.
+A checkpoint that the choice names is kept (``dispatch.checkpoints.retention``), and with it the good snapshot before.
+So pin, unpin and rollback each write one file, and leave the pins of 'freshet checkpoints pin' unchanged.
 
-The rules are here, for people and programs alike: a snapshot that is good cannot be released, and nothing can be
-unpinned where nothing is pinned. Whoever wants that is mistaken about what is served.
+The rules are here, so that they hold for people and programs alike: a good snapshot cannot be released, and unpinning
+needs a pin. Whoever requests that is mistaken about what is served.
 
-A choice that is damaged is written anew by a pin or an unpin; what had been released is forgotten then.
+A damaged choice file is replaced by a pin or an unpin; which snapshots had been released is forgotten then.
 """
 
 from collections.abc import Iterable
@@ -26,24 +26,24 @@ MOST_RELEASED = 1000
 
 
 class NoSuchCheckpoint(FreshetError):
-    """A checkpoint that is to be pinned or released is not there, or cannot be read."""
+    """A checkpoint that should be pinned or released does not exist, or cannot be read."""
 
 
 class NoOlderSnapshot(ConfigError):
-    """There is nothing to go back to."""
+    """There is no snapshot to go back to."""
 
 
 class NothingToChange(ConfigError):
-    """What is wanted is so already: the snapshot is good, or none is pinned."""
+    """The request would change nothing: the snapshot is good, or none is pinned."""
 
 
 def choose_pin(storage: Storage, checkpoint: int, actor: str, reason: str) -> Choice:
-    """This checkpoint is served until it is unpinned; raises NoSuchCheckpoint."""
+    """Serves this checkpoint until it is unpinned; raises NoSuchCheckpoint."""
     before = _read_unless_damaged(storage) or Choice()
     _find(storage, checkpoint, "pinned")
     choice = _write(storage, before, actor, reason, pinned=checkpoint)
     try:
-        _find(storage, checkpoint, "pinned")  # once more: it may have been removed just before the choice was seen
+        _find(storage, checkpoint, "pinned")  # again: retention may have removed it just before it could see the choice
     except NoSuchCheckpoint:
         write_choice(storage, before)
         raise
@@ -51,7 +51,7 @@ def choose_pin(storage: Storage, checkpoint: int, actor: str, reason: str) -> Ch
 
 
 def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
-    """The newest good snapshot is served again; raises NothingToChange where nothing is pinned."""
+    """Serves the newest good snapshot again; raises NothingToChange if nothing is pinned."""
     before = _read_unless_damaged(storage)
     if before is not None and before.pinned is None:
         raise NothingToChange(
@@ -64,10 +64,11 @@ def choose_newest(storage: Storage, actor: str, reason: str) -> Choice:
 def choose_before(
     storage: Storage, manifests: Iterable[CheckpointManifest], served: SnapshotId | None, actor: str, reason: str
 ) -> Choice:
-    """Goes back: pins the newest snapshot that may be served and is older than what is served now.
+    """Goes back: pins the newest snapshot that may be served and is older than the served one.
 
-    served: what a server serves, or the newest that any does; None: not known, and what is wanted counts. Raises
-    NoOlderSnapshot if there is nothing to go back to.
+    ``served`` is what a server serves, or the newest that any serves; None: not known, and the wanted one counts
+    instead.
+    Raises NoOlderSnapshot if there is nothing to go back to.
     """
     choice = read_choice(storage)
     known = list(manifests)
@@ -100,7 +101,7 @@ def wanted_of(manifests: Iterable[CheckpointManifest], choice: Choice) -> Checkp
 def snapshot_before(
     manifests: Iterable[CheckpointManifest], choice: Choice, served: SnapshotId | None = None
 ) -> CheckpointManifest | None:
-    """What a rollback goes back to; None: nothing. A pin counts rather than what is served: it will be."""
+    """The target of a rollback; None if there is none. A pinned snapshot counts as served, because it soon will be."""
     known = list(manifests)
     if choice.pinned is not None or served is None:
         wanted = wanted_of(known, choice)
@@ -117,7 +118,7 @@ def _find(storage: Storage, checkpoint: int, change: str) -> CheckpointManifest:
 
 
 def _read_unless_damaged(storage: Storage) -> Choice | None:
-    """What is wanted now; None if the file that says so is damaged, and about to be replaced."""
+    """The present choice; None if its file is damaged, and about to be replaced."""
     try:
         return read_choice(storage)
     except CheckpointDamaged as error:

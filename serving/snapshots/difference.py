@@ -1,4 +1,4 @@
-"""Two snapshots side by side: which rows came, went and changed, and how far the dense weights moved."""
+"""Compares two snapshots: which rows were added, removed and changed, and how far the dense weights moved."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,36 +16,36 @@ class RowChange(msgspec.Struct, frozen=True):
     """One row that changed."""
 
     key: str
-    """hexadecimal"""
+    """The key, in hexadecimal."""
     field: str | None
-    """None: not known, as the value is not"""
+    """Field of the key; None: not known, like the value."""
     value: str | None
-    """as JSON; None: no event that was looked at has it"""
+    """Value of the field as JSON; None: none of the events that were searched has it."""
     distance: float
-    """Euclidean, of its values"""
+    """Euclidean distance between its values."""
 
 
 class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """From one snapshot to another."""
+    """The changes from one snapshot to another."""
 
     checkpoints: tuple[int, int]
     steps: tuple[int, int]
     rows: tuple[int, int]
     added: int
     removed: int
-    """rows of the first that the second has not: it is older, or of another line"""
+    """Rows of the first that the second does not have, because it is older or of another timeline."""
     changed: int
-    """rows of both with other values"""
+    """Rows of both whose values differ."""
     mean_distance: float
-    """of rows that changed"""
+    """Mean distance of the changed rows."""
     largest: tuple[RowChange, ...]
-    """changes, the largest first"""
+    """The largest changes of rows, largest first."""
     dense_distance: float
-    """Euclidean, of all dense weights"""
+    """Euclidean distance between all dense weights."""
     dense_norm: float
-    """of those of the first, to compare it with"""
+    """Norm of the first snapshot's dense weights, for comparison."""
     dense_by_weight: dict[str, float]
-    """distances, the largest first"""
+    """Distances by dense weight, largest first."""
     figures: tuple[CheckpointFigures, CheckpointFigures]
     verdicts: tuple[Verdict, Verdict]
 
@@ -54,7 +54,7 @@ NameKeys = Callable[[list[int]], Mapping[int, KeyName]]
 
 
 def compare(one: ReadModel, two: ReadModel, name_keys: NameKeys, most: int = 10) -> ModelDifference:
-    """name_keys: what keys stand for, as far as it is known; most: changes of rows that are told."""
+    """``name_keys`` finds what keys stand for, as far as known; ``most`` is the number of row changes to return."""
     distances, keys = _row_distances(one, two)
     shared = len(keys)
     order = [at for at in np.argsort(-distances, kind="stable")[:most].tolist() if distances[at] > 0]
@@ -84,7 +84,7 @@ def _row_change(key: int, name: KeyName | None, distance: float) -> RowChange:
 
 
 def _row_distances(one: ReadModel, two: ReadModel) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-    """How far each row moved that both have, and its key."""
+    """How far each row that both have has moved, and its key."""
     keys, at_one, at_two = np.intersect1d(one.keys_R, two.keys_R, assume_unique=True, return_indices=True)
     moved = two.values_RW[at_two].astype(np.float64) - one.values_RW[at_one]
     return np.linalg.norm(moved, axis=1), keys.view(np.uint64)

@@ -3,9 +3,10 @@
     FOLDER/model.json            settings of the model, schema, snapshot id, figures, checksums of the other files
            rows.safetensors      keys (signed, ascending) and values of all rows
            dense.safetensors     dense weights by name
-           dense.onnx            the dense part as ONNX, if it is asked for
+           dense.onnx            the dense part as ONNX, if requested
 
-It is written beside its place and gets its name when all of it is durable; a folder that exists is refused.
+It is written under a temporary name beside its place, and renamed when all of it is durable; an existing folder is
+refused.
 """
 
 import os
@@ -36,7 +37,7 @@ READABLE = 0o644
 
 
 def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) -> tuple[str, ...]:
-    """Makes the folder; returns the names of its files. Raises ConfigError if it exists, FileUnusable if it fails."""
+    """Writes the folder; returns the names of its files. Raises ConfigError if it exists, FileUnusable on failure."""
     folder = folder.absolute()
     check_free(folder)
     part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
@@ -46,7 +47,7 @@ def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) 
             _save(part / ROWS, {"keys": model.keys_R, "values": model.values_RW})
             _save(part / DENSE, model.weights)
             if with_onnx:
-                from serving.snapshots.onnx_graph import dense_graph  # an extra
+                from serving.snapshots.onnx_graph import dense_graph  # needs an optional dependency
 
                 (part / ONNX).write_bytes(dense_graph(of, model.weights))
             names = sorted(file.name for file in part.iterdir())
@@ -68,8 +69,10 @@ def check_free(folder: Path) -> None:
 
 
 def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
-    """What a reader needs beside the arrays. Seeds and keys of 64 bits are hexadecimal: not every reader of JSON holds
-    them as numbers."""
+    """What a reader needs besides the arrays.
+
+    Seeds and keys of 64 bits are hexadecimal, because not every JSON reader can hold them as numbers.
+    """
     manifest = model.manifest
     return {
         "format": FORMAT,
@@ -119,7 +122,7 @@ def _checksum(path: Path) -> dict[str, Any]:
 
 def _make_durable(folder: Path) -> None:
     for path in folder.iterdir():
-        path.chmod(READABLE)  # safetensors lets only the owner read
+        path.chmod(READABLE)  # safetensors creates files that only the owner can read
     for path in (*folder.iterdir(), folder):
         opened = os.open(path, os.O_RDONLY)
         try:

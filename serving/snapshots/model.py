@@ -31,7 +31,7 @@ CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class RunModel:
-    """What a run trains."""
+    """The settings of the model that a run trains."""
 
     run: str
     seed: int
@@ -46,14 +46,14 @@ class ReadModel:
 
     manifest: CheckpointManifest
     keys_R: NDArray[np.int64]
-    """the 64 bits of each key as a signed integer, which torch can search; ascending"""
+    """The 64 bits of each key as a signed integer, which torch can search; ascending."""
     values_RW: NDArray[Any]
     weights: Mapping[str, NDArray[Any]]
-    """by name"""
+    """Dense weights by name."""
 
 
 def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
-    """All of a checkpoint, verified; raises CheckpointDamaged, which names the file, or Disagreement (another run)."""
+    """Reads and verifies a checkpoint; raises CheckpointDamaged with the file, or Disagreement (another run)."""
     rule = DenseRule(of.model.dense_optimizer, of.model.dense_rate)
     settings = ModelSettings(of.rows, of.seed, CHUNK_ROWS, rule)
     restored = restore(storage, number, settings, of.run, 0, 1)
@@ -65,7 +65,7 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
 
 
 def build(of: RunModel) -> ClickModel:
-    """The dense part with the weights that a run begins with."""
+    """The dense part, with the weights that a run starts with."""
     cpu = torch.device("cpu")
     return build_model(
         config=of.model,
@@ -79,7 +79,7 @@ def build(of: RunModel) -> ClickModel:
 
 
 def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> None:
-    """Gives a module the weights of a checkpoint, if they were ever handed in."""
+    """Gives a module the dense weights of a checkpoint, if it has any."""
     try:
         whole = found.read(WHOLE)
     except OutOfOrder:

@@ -1,7 +1,8 @@
 """The dense part of a model as ONNX: embeddings, wide weights and dense inputs in, one logit a sample out.
 
-Written node by node, each function mirroring the forward pass of its model, so that it needs neither torch's exporter
-nor its compiler. Needs the extra ``onnx``. Inputs that a model has not (wide weights, dense inputs) are left out.
+It is written node by node; each function mirrors the forward pass of its model, so that neither torch's exporter nor
+its compiler is needed. Needs the extra ``onnx``. Inputs that a model does not use (wide weights, dense inputs) are left
+out.
 
 Legend: B samples, F keys a sample, D embedding columns, N dense inputs, V vectors, H width of a hidden vector.
 """
@@ -26,11 +27,11 @@ except ImportError as error:
 
 OPSET = 18
 IR_VERSION = 9
-"""of files; old enough for runtimes of the last years"""
+"""Version of the file format; old enough for runtimes of recent years."""
 
 
 class OnnxGraph:
-    """Nodes and weights so far."""
+    """The nodes and weights added so far."""
 
     def __init__(self, of: RunModel, weights: Mapping[str, NDArray[Any]]) -> None:
         self.of = of
@@ -54,7 +55,7 @@ class OnnxGraph:
         return inputs[0] if len(inputs) == 1 else self.op("Concat", *inputs, axis=axis)
 
     def total(self, value: str) -> str:
-        """The sum over the second axis."""
+        """Sums over the second axis."""
         return self.op("ReduceSum", value, self.constant([1]), keepdims=0)
 
     def linear(self, value: str, name: str) -> str:
@@ -68,17 +69,17 @@ class OnnxGraph:
         return value
 
     def columns(self, value: str, start: int, end: int) -> str:
-        """Of the embeddings."""
+        """A range of columns of the embeddings."""
         return self.op("Slice", value, self.constant([start]), self.constant([end]), self.constant([2]))
 
     def flat(self, embeddings: str) -> str:
-        """All of a sample's inputs side by side."""
+        """All inputs of a sample, concatenated."""
         dense = ("dense",) if self.of.schema.dense else ()
         return self.concat(self.op("Flatten", embeddings, axis=1), *dense)
 
 
 def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """A model of ONNX, checked: (embeddings B×F×D, wide B×F, dense B×N) → logits B."""
+    """A checked ONNX model: (embeddings B×F×D, wide B×F, dense B×N) → logits B."""
     graph = OnnxGraph(of, weights)
     hidden = HIDDEN[of.model.name](graph)
     logits = graph.op("Add", graph.op("MatMul", hidden, "output.weight"), "output.bias")

@@ -1,4 +1,4 @@
-"""What this server served last, kept beside the checkpoints so that a restart does not go back unnoticed."""
+"""Records what this server serves, beside the checkpoints, so that going back after a restart is noticed."""
 
 from time import monotonic, time
 
@@ -12,9 +12,9 @@ from ps.checkpoints.served import ServedRecord, read_served, remove_unfinished, 
 from serving.snapshot_id import SnapshotId, snapshot_id_of
 
 PAUSE_SECONDS = 5.0
-"""between two records: the newest good checkpoints are kept anyway, so nothing is lost meanwhile"""
+"""Least time between two records; the newest good checkpoints are kept anyway, so nothing is lost meanwhile."""
 AGAIN_SECONDS = 3600.0
-"""after which what has not changed is written again, so that the server does not count as gone"""
+"""Time after which an unchanged record is written again, so that the server does not count as gone."""
 
 
 class Remembered:
@@ -24,15 +24,15 @@ class Remembered:
         self._storage = storage
         self._name = name
         self._before: ServedRecord | None = None
-        """what was served last before this process began; None: nothing, or nothing that obliges"""
+        """What was served last before this process started; None: nothing, or a pinned snapshot."""
         self._is_read = False
         self._written: tuple[SnapshotId, bool] | None = None
         self._written_at = -AGAIN_SECONDS
-        """on the monotonic clock"""
+        """Time of the last record (monotonic clock)."""
         self._is_refused = False
 
     def read(self) -> None:
-        """What was served last; once, before anything is served."""
+        """Reads what was served last; once, before anything is served."""
         if self._is_read:
             return
         self._is_read = True
@@ -44,7 +44,7 @@ class Remembered:
             structlog.get_logger().warning("what was served last cannot be read", reason=str(error))
 
     def setback(self, served: CheckpointManifest | None, choice: Choice) -> str:
-        """Why something older is served than before the process was started; empty: it is not, or a person wants it."""
+        """Why an older snapshot is served than before the restart; empty: it is not older, or an operator wants it."""
         before = self._before
         if before is None or served is None:
             return ""
@@ -58,9 +58,9 @@ class Remembered:
         )
 
     def keep(self, served: CheckpointManifest | None, choice: Choice) -> None:
-        """Writes down what is served, every few seconds at most, and not what is older than before the start.
+        """Records what is served, at most every few seconds, and not while that is older than before the restart.
 
-        A storage that refuses is warned of once.
+        If the storage refuses, a warning is logged once.
         """
         if served is None or self._before is not None:
             return

@@ -50,7 +50,7 @@ class ApiRefused(FreshetError):
     """The API refused a request; the message is the detail of its problem."""
 
     def __init__(self, message: str, status: int, errors: Sequence[Mapping[str, Any]] = ()) -> None:
-        """errors: what the problem says about parts of the request."""
+        """``errors`` is what the problem says about parts of the request."""
         super().__init__(message)
         self.status = status
         self.errors = errors
@@ -82,7 +82,7 @@ class ApiClient:
         return self._read(self._send("GET", path, QUESTION_SECONDS, params=query))
 
     def items(self, path: str, most: int | None = None, **query: str | int) -> list[dict[str, Any]]:
-        """The items of a list, page by page; most: return at most this many."""
+        """The items of a list, page by page; at most ``most`` of them."""
         found: list[dict[str, Any]] = []
         after: dict[str, str] = {}
         while most is None or len(found) < most:
@@ -95,7 +95,7 @@ class ApiClient:
         return found
 
     def change(self, method: str, path: str, body: Mapping[str, Any] | None = None, cursor: int | None = None) -> Any:
-        """Requests a change, once; cursor: it is refused if anything was changed after this cursor."""
+        """Requests a change, once; it is refused if anything was changed after ``cursor``."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         if cursor is not None:
             headers["If-Match"] = f'"{cursor}"'
@@ -206,9 +206,9 @@ def _pause_after(answer: httpx2.Response | None, attempt: int) -> float:
     return min(float(requested) if requested.isdigit() else PAUSE_SECONDS * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
 
 
-# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks of options ─────────────────────────────────────────────────────────────────────────────────────────────────
 def check_address(address: str, option: str = "--api or FRESHET_API_URL") -> str:
-    """The address without a trailing slash; raises ConfigError if it is invalid. option: where it was given."""
+    """The address without a trailing slash; raises ConfigError, which names the ``option``, if it is invalid."""
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL:

@@ -215,7 +215,7 @@ def listening(folder: Path, process: str) -> dict[Path, str]:
 
 
 def _listens(address: str) -> bool:
-    """Whether anyone listens there: an API that ended leaves its address behind."""
+    """Whether a process listens there: an API that has ended leaves its address behind."""
     import httpx2
 
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infra.cli.steer.client import ApiClient
 
 NOT_YET = (404, 503)
-"""statuses of a run that has no folder yet"""
+"""Status codes of the API for a run that has no folder yet."""
 app = typer.Typer(help="List runs; start, stop and pause them.", no_args_is_help=True)
 
 

@@ -80,7 +80,7 @@ def members(running: "RunningRun", is_needed: bool) -> "Members | None":
 
 
 def tell(running: "RunningRun", verb: str, worker: str, as_json: bool, value: str = "") -> None:
-    """Has the dispatcher carry out a command, and prints its answer."""
+    """Gives the dispatcher a command, and prints its answer."""
     from dispatch.commands import client
     from dispatch.commands.protocol import Command
 
