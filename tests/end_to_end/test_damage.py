@@ -255,7 +255,7 @@ def look_again(look: Look, folder: Path, path: Path) -> Any:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about power checkpoints."""
+    """Nothing here is about power cuts."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda file: None)
 

@@ -196,7 +196,7 @@ def test_a_joiner_that_is_broken_off_anywhere_counts_every_label_once(
 ) -> None:
     """Between any two of its steps, saving after every turn or after none."""
     monkeypatch.setattr("serving.labels.joiner.READ_BYTES", 400)
-    monkeypatch.setattr("os.fsync", lambda _file: None)  # a crash, not a power checkpoint
+    monkeypatch.setattr("os.fsync", lambda _file: None)  # a crash, not a power cut
     monkeypatch.setattr("os.fdatasync", lambda _file: None)
     with closing(World(tmp_path / "whole")) as world:
         expected = crash_and_settle(world, 0, saves=False)
