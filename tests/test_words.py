@@ -42,6 +42,7 @@ EARLIER_RELEASES = {
     "docs/operations.md": "says where runs of earlier releases keep them",
     "infra/cli/checkpoints.py": "takes the earlier command, with a notice",
     "infra/cli/main.py": "takes the earlier command, with a notice",
+    "infra/cli/snapshots.py": "takes the earlier option, with a notice",
     "infra/run/folder.py": "finds the folder of earlier runs",
     "infra/run/settings.py": "takes the earlier settings, with a notice",
     "ps/checkpoints/served.py": "fields on disk",

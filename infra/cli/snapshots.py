@@ -7,6 +7,7 @@ down.
 import getpass
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,17 +41,26 @@ class SnapshotOptions(SettingsOptions, RunOrFolder):
     checkpoints_url: Annotated[
         str, typer.Option("--checkpoints-url", help="Where its checkpoints are, instead of its folder.")
     ] = ""
+    old_url: Annotated[str, typer.Option("--cuts-url", hidden=True)] = ""
+
+    @cached_property
+    def url(self) -> str:
+        """Where the checkpoints are, with a notice for the older spelling; empty: in the folder of the run."""
+        if self.old_url:
+            hint = "freshet: --cuts-url is now --checkpoints-url; the old name works for one more release"
+            typer.echo(hint, err=True)
+        return self.checkpoints_url or self.old_url
 
     def settings(self) -> Settings:
         """The settings of the run or, if only its checkpoints are named, those given as for any command."""
-        return self.load() if self.checkpoints_url and self.folder is None else read_stored(self.find())
+        return self.load() if self.url and self.folder is None else read_stored(self.find())
 
     def storage(self) -> "Storage":
         """The storage of the checkpoints."""
         from infra.base.storage import Storage
 
-        if self.checkpoints_url:
-            return Storage.at(self.checkpoints_url)
+        if self.url:
+            return Storage.at(self.url)
         folder = self.find()
         return Storage.at(checkpoint_place(folder, read_stored(folder).checkpoints.url))
 

@@ -111,6 +111,8 @@ def test_storage_alone_is_enough(storage: Storage, invoke: Invoke, tmp_path: Pat
     url = ("--checkpoints-url", str(tmp_path / "run" / "checkpoints"))
     assert len(json.loads(invoke("snapshots", "list", *url, "--json").stdout)) == 3
     assert invoke("snapshots", "pin", "2", *url).returncode == 0
+    old = invoke("snapshots", "list", "--cuts-url", url[1], "--json")
+    assert (len(json.loads(old.stdout)), old.stderr.count("--cuts-url is now --checkpoints-url")) == (3, 1)
 
 
 def test_two_snapshots_are_compared(storage: Storage, invoke: Invoke) -> None:
