@@ -28,19 +28,29 @@ def command(
     value: str = "",
     *,
     key: str = "",
+    actor: str = "",
     curve: Curve | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> CommandAnswered:
     """Has the dispatcher carry out a command, once.
 
-    key: id of the command; by default a new one. Raises CommandRefused with the dispatcher's reason, or NoAnswer.
+    key: id of the command; by default a new one. actor: who gives it, for the record. Raises CommandRefused with the
+    dispatcher's reason, or NoAnswer.
     """
-    its_id = key or uuid.uuid4().hex
-    asked = Command(run=run, generation=-1, step=-1, id=its_id, verb=verb, worker=worker, value=value)
-    return tell(endpoint, asked, curve, timeout_seconds)
+    asked = Command(
+        run=run,
+        generation=-1,
+        step=-1,
+        id=key or uuid.uuid4().hex,
+        verb=verb,
+        worker=worker,
+        value=value,
+        actor=actor,
+    )
+    return carry_out(endpoint, asked, curve, timeout_seconds)
 
 
-def tell(
+def carry_out(
     endpoint: str, asked: Command, curve: Curve | None = None, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CommandAnswered:
     """Has a command carried out and returns its answer; raises CommandOutdated, CommandRefused or NoAnswer."""

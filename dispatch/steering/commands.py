@@ -100,17 +100,17 @@ class Commands:
     def _answer(self, asked: Asked, command: Command, step: int) -> None:
         """Answers one command: with the earlier answer if it was carried out before, otherwise with its outcome now."""
         if (done := self._done.get(command.id)) is not None:
-            self._tell(asked, "accepted", done.text, done.cursor)
+            self._reply(asked, "accepted", done.text, done.cursor)
         elif -1 < command.expected < self._journal.steered:
-            self._tell(asked, "outdated", outdated(command.expected, self._journal.cursor), self._journal.cursor)
+            self._reply(asked, "outdated", outdated(command.expected, self._journal.cursor), self._journal.cursor)
         else:
             try:
                 done = self._carry_out(command, step)
             except CommandRefused as refusal:
                 self._socket.refused.add(Command.__name__, asked.sender, str(refusal))
-                self._tell(asked, "refused", str(refusal), self._journal.cursor)
+                self._reply(asked, "refused", str(refusal), self._journal.cursor)
             else:
-                self._tell(asked, "accepted", done.text, done.cursor)
+                self._reply(asked, "accepted", done.text, done.cursor)
 
     def _carry_out(self, command: Command, step: int) -> CommandAnswer:
         """Carries out a command; if it raises CommandRefused, nothing has happened."""
@@ -154,7 +154,7 @@ class Commands:
         self.desired = desired_after(self.desired, record)
         return None
 
-    def _tell(self, asked: Asked, outcome: Outcome, text: str, cursor: int) -> None:
+    def _reply(self, asked: Asked, outcome: Outcome, text: str, cursor: int) -> None:
         answered = CommandAnswered(
             **self._crew.at(0), id=asked.message.id, outcome=outcome, text=truncate_reason(text), cursor=cursor
         )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dispatch.alpha.window import StepSeconds
+from dispatch.commands.client import carry_out as send
 from dispatch.commands.client import command as send_command
-from dispatch.commands.client import tell as send
 from dispatch.commands.policy import PolicyCommand
 from dispatch.commands.protocol import Command, CommandAnswered
 from dispatch.commands.stop import StopCommand

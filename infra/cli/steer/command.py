@@ -36,7 +36,7 @@ def command(
 
     asked = read_command(name, check_names(worker) if worker else "", value)
     if (folder := where.socket_folder(how)) is not None:
-        sockets.tell(sockets.find(folder, given)[0], asked.name, asked.about, as_json, value=str(asked))
+        sockets.give_command(sockets.find(folder, given)[0], asked.name, asked.about, as_json, value=str(asked))
         return
     body = {"verb": asked.name, "worker": asked.about or None, "value": msgspec.to_builtins(asked.shown)}
     with where.connect() as api:

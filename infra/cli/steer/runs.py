@@ -81,7 +81,7 @@ def stop(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions) -> 
 
     Example: freshet runs stop --run clicks --reason "maintenance"
     """
-    tell("stop", as_json, how, where)
+    give_command("stop", as_json, how, where)
 
 
 @app.command("pause")
@@ -91,7 +91,7 @@ def pause_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOptions
 
     Example: freshet runs pause --run clicks
     """
-    tell("pause", as_json, how, where)
+    give_command("pause", as_json, how, where)
 
 
 @app.command("resume")
@@ -101,10 +101,10 @@ def resume_run(as_json: AsJson = False, *, how: CommandOptions, where: ApiOption
 
     Example: freshet runs resume --run clicks
     """
-    tell("resume", as_json, how, where)
+    give_command("resume", as_json, how, where)
 
 
-def tell(verb: str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
+def give_command(verb: str, as_json: bool, how: CommandOptions, where: ApiOptions) -> None:
     """Gives a run a command without a value, and prints the result."""
     with where.connect() as api:
         done = api.command("POST", f"/{verb}", how)

@@ -4,7 +4,6 @@ import getpass
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import typer
 
@@ -79,12 +78,10 @@ def members(running: "RunningRun", is_needed: bool) -> "Members | None":
         return None
 
 
-def tell(running: "RunningRun", verb: str, worker: str, as_json: bool, value: str = "") -> None:
+def give_command(running: "RunningRun", verb: str, worker: str, as_json: bool, value: str = "") -> None:
     """Gives the dispatcher a command, and prints its answer."""
-    from dispatch.commands import client
-    from dispatch.commands.protocol import Command
+    from dispatch.commands.client import command
 
-    common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
-    asked = Command(**common, id=uuid4().hex, verb=verb, worker=worker, value=value, actor=getpass.getuser())
-    answer = client.tell(running.control(), asked, running.curve)
+    endpoint = running.control()
+    answer = command(endpoint, running.run, verb, worker, value, actor=getpass.getuser(), curve=running.curve)
     print_answer(answer.text, {"id": answer.id, "step": answer.step, "text": answer.text}, as_json)

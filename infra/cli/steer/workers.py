@@ -67,7 +67,7 @@ def drain(
     Example: freshet workers drain worker-3
     """
     if (folder := where.socket_folder(how)) is not None:
-        sockets.tell(sockets.find(folder, given)[0], "drain", name, as_json)
+        sockets.give_command(sockets.find(folder, given)[0], "drain", name, as_json)
     else:
         _over_api("POST", f"/workers/{name}/drain", as_json, how, where)
 
@@ -95,7 +95,7 @@ def remove(
     from dispatch.commands.supervision import StopWorker
 
     running, _ = sockets.find(folder, given)
-    sockets.tell(running, "remove", name, as_json)
+    sockets.give_command(running, "remove", name, as_json)
     if any(process.name == name for process in sockets.processes(running)):
         sockets.ask_agent(running, StopWorker(run=running.run, generation=-1, step=-1, worker=name))
 
@@ -138,7 +138,7 @@ def pause(
     Example: freshet pause --run runs/up-20261115-021100
     """
     if (folder := where.socket_folder(how)) is not None:
-        sockets.tell(sockets.find(folder, given)[0], "pause", "", as_json)
+        sockets.give_command(sockets.find(folder, given)[0], "pause", "", as_json)
     else:
         _over_api("POST", "/pause", as_json, how, where)
 
@@ -156,7 +156,7 @@ def resume(
     Example: freshet resume --run runs/up-20261115-021100
     """
     if (folder := where.socket_folder(how)) is not None:
-        sockets.tell(sockets.find(folder, given)[0], "resume", "", as_json)
+        sockets.give_command(sockets.find(folder, given)[0], "resume", "", as_json)
     else:
         _over_api("POST", "/resume", as_json, how, where)
 

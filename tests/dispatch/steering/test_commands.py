@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from dispatch.checkpoints.state import Decided, DispatcherState, load_state, save_state
-from dispatch.commands.client import tell
+from dispatch.commands.client import carry_out
 from dispatch.commands.protocol import Command, CommandAnswered
 from dispatch.commands.server import ControlSocket
 from dispatch.errors import CommandRefused
@@ -47,7 +47,7 @@ class Dispatcher:
         """Has a command carried out, in whose place any other would do."""
         told: dict[str, Any] = {"id": key, "verb": verb, "value": value, "given_seconds": given_seconds}
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(tell, self._socket.endpoint, Command(run=RUN, generation=-1, step=-1, **told))
+            asking = threads.submit(carry_out, self._socket.endpoint, Command(run=RUN, generation=-1, step=-1, **told))
             while not asking.done():
                 self.commands.carry_out_arrived(7, ())
         return asking.result()
