@@ -25,7 +25,7 @@ import numpy as np
 
 from dispatch.placement.arrays import Bool
 from dispatch.placement.capacity.participation import MIN_IMPROVEMENT, Participation, SetChange
-from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SetTime, SetTimes, Stay
+from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SAME_INPUT, SetTime, SetTimes, Stay
 from dispatch.placement.capacity.step_model import StepModel
 
 EXPLORED = 0.01
@@ -224,7 +224,8 @@ class MeasuredChoice(Participation):
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves
         is_settled = self._stay.is_settled or (known is not None and known.is_settled)
-        time = SetTime(seconds, beyond, links, model.samples, step, leaves, is_settled)
+        is_even = model.is_even(self.taking_part_n, SAME_INPUT)
+        time = SetTime(seconds, beyond, links, model.samples, step, leaves, is_settled, is_even)
         self._times.put(self._stay.members, time)
         return seconds
 
@@ -324,6 +325,27 @@ class MeasuredChoice(Participation):
     def _fastest(self) -> float:
         """Seconds of a step of the fastest known set; infinite if none is known."""
         return min((time.seconds for time in self._times.within(self._names).values()), default=float("inf"))
+
+    def _could_pay(self, model: StepModel, time: float) -> bool:
+        """Whether a larger set would be clearly faster if its workers were all as fast as the fastest.
+
+        If such a set was measured, the clock knows: workers that have nothing to catch up with are not tried.
+        """
+        now = int(self.taking_part_n.sum())
+        even_at = {len(known.row_seconds): known.seconds for _, known in self._known_sets(model) if known.is_even}
+        even_at[now] = time
+        sizes = sorted(even_at)
+        order = model.by_speed(self._may_park_n)
+        evened = model.evened()
+
+        def expected(size: int) -> float:
+            if size <= sizes[-1]:
+                return float(np.interp(size, sizes, [even_at[each] for each in sizes]))
+            members_n = np.isin(np.arange(order.size), order[:size])
+            return evened.time_of(members_n) + self._beyond(model, members_n)
+
+        larger = range(now + 1, order.size + 1)
+        return min(map(expected, larger), default=float("inf")) < (1 - MIN_IMPROVEMENT) * time
 
     def _slower_by_tries(self, time: float) -> float:
         """By the clock, once there were some."""

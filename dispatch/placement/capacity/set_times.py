@@ -52,6 +52,8 @@ class SetTime(msgspec.Struct, frozen=True):
     """How often it was left for a faster one."""
     is_settled: bool = True
     """Whether enough steps were measured; those of a run's first set were few, with empty caches."""
+    is_even: bool = False
+    """Whether its members' links and processors were about equally fast."""
 
     def holds(self, samples: int, row_seconds: Sequence[float]) -> bool:
         """Whether the measurement is valid: links and batches are about the same."""

@@ -14,7 +14,7 @@ alternative is the worker that is fastest alone, if it can hold the whole batch.
 Legend: n workers.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -99,6 +99,23 @@ class StepModel:
         given = self._given_back(now_n)
         hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
         return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
+
+    def is_even(self, members_n: Bool, factor: float) -> bool:
+        """Whether no member's link or processor is slower than another's by more than this factor."""
+        return all(
+            float(time_n[members_n].max()) <= factor * float(time_n[members_n].min())
+            for time_n in (self.row_n, self.fixed_n, self.sample_n)
+        )
+
+    def evened(self) -> "StepModel":
+        """The same if every worker took part with others as fast as the fastest does."""
+        n = self.fixed_n.size
+        return replace(
+            self,
+            fixed_n=np.full(n, self.fixed_n.min()),
+            sample_n=np.full(n, self.sample_n.min()),
+            quiet_sample_n=None if self.quiet_sample_n is None else np.full(n, self.quiet_sample_n.min()),
+        )
 
     def by_speed(self, may_park_n: Bool) -> I64:
         """Numbers of the workers: first those that must not be parked, then the fastest at an equal share."""

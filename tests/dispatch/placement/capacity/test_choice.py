@@ -145,6 +145,23 @@ def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_not
     assert len([step for step in run.changes if step > 200]) <= 4
 
 
+def test_a_link_of_a_parked_worker_that_becomes_fast_is_found_by_a_try() -> None:
+    def speed_up(world: World, step: int) -> None:
+        if step == 200:
+            world.links_n = np.full(4, FAST)
+
+    run = drive(World((FAST, FAST, FAST, 0.2), compute=0.3, late=0.005), 600, meanwhile=speed_up)
+    assert run.sets[199] == (True, True, True, False)
+    assert run.settled(50) == (True,) * 4
+    assert min(step for step in run.changes if step > 200) - max(step for step in run.tries) <= 2
+
+
+def test_workers_that_are_as_fast_as_those_that_take_part_are_not_tried_a_few_samples_at_a_time() -> None:
+    run = drive(World((FAST,) * 8, compute=0.19, late=0.005, crowded=0.05, decide_several=0.03), 600)
+    assert 1 < count(run.settled(100)) < 8
+    assert not run.tries, "that more of them are slower together is known"
+
+
 def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps() -> None:
     def take_away(world: World, step: int) -> None:
         if step == 200:

@@ -55,6 +55,8 @@ class World:
     def __post_init__(self) -> None:
         self.workers = len(self.dense)
         self.links_n = np.array(self.dense)
+        self._known_links_n = self.links_n
+        """as they were when each worker last had samples"""
         self._random = np.random.default_rng(self.seed)
         self._warm_n = np.zeros(self.workers)
         self._sample_n = np.full(self.workers, np.nan)
@@ -78,6 +80,7 @@ class World:
         count = int(members_n.sum())
         seconds = self.seconds(members_n, self._coldness(members_n))
         self._warm_n[members_n] += 1
+        self._known_links_n = np.where(members_n, self.links_n, self._known_links_n)
         self._sample_n[members_n] = self._compute(count) * count / SAMPLES
         self._least = min(self._least, self._compute(count) * count / SAMPLES)
         self._since = self._since + 1 if self._before == tuple(members_n) else 0
@@ -96,16 +99,16 @@ class World:
         n, nothing = self.workers, np.zeros(self.workers)
         return StepModel(
             SAMPLES,
-            self.links_n,
+            self._known_links_n,
             nothing,
-            3 * self.links_n,
+            3 * self._known_links_n,
             sample_n,
             np.zeros(n, np.int64),
             np.full(n, SAMPLES),
             is_in_seconds=True,
             compute_n=np.full(n, self._least if known_n.any() else 0.0),
             alone_rows_n=np.full(n, cold),
-            row_n=self.links_n / 1000 + 1e-9,
+            row_n=self._known_links_n / 1000 + 1e-9,
             taking_part=int(members_n.sum()),
             quiet_sample_n=np.full(n, max(self._least if known_n.any() else 0.0, cold / SAMPLES)),
             decide_several=self.decide_alone,
@@ -138,6 +141,8 @@ class ChosenRun:
     seconds: list[float] = field(default_factory=list)
     sets: list[tuple[bool, ...]] = field(default_factory=list)
     """who took part in each step, those who were tried left out"""
+    tries: list[int] = field(default_factory=list)
+    """steps in which parked workers were tried"""
     changes: dict[int, SetChange] = field(default_factory=dict)
     """by step"""
 
@@ -166,4 +171,6 @@ def drive(
             choice.measure(step - 1, run.seconds[-1])
         run.seconds.append(world.step(choice.taking_part_n | choice.tried_n))
         run.sets.append(tuple(choice.taking_part_n.tolist()))
+        if choice.tried_n.any():
+            run.tries.append(step)
     return run
