@@ -65,6 +65,17 @@ class Trial:
         return float(np.percentile(self._usual, USUAL_PERCENT)) if len(self._usual) >= FIRST_LOOKS else None
 
     @property
+    def expected_seconds(self) -> float | None:
+        """The usual time or, until that is known, the time of the latest trials; None: there were too few of them.
+
+        Trials of a large batch are many seconds apart: whether a solver is fast enough must be known earlier than how
+        much it is slower than usual.
+        """
+        if (usual := self.usual_seconds) is not None:
+            return usual
+        return median(self._recent) if len(self._recent) == RECENT_TRIALS else None
+
+    @property
     def slowdown(self) -> float | None:
         """Time of the latest trials relative to the usual time; None: not known yet."""
         usual = self.usual_seconds

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from subprocess import DEVNULL, Popen
+from subprocess import PIPE, Popen
 from time import monotonic, perf_counter, sleep, thread_time
 
 import numpy as np
@@ -63,12 +63,18 @@ class Load:
 
     def start(self) -> None:
         command = [sys.executable, "-c", self._program]
-        self._running = [Popen(command, stdout=DEVNULL) for _ in range(self._processes)]
+        self._running = [Popen(command, stdout=PIPE) for _ in range(self._processes)]
+
+    def wait(self) -> None:
+        """Until each has written a line: programs may take seconds to begin."""
+        for process in self._running:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "the load has ended"
 
     def stop(self) -> None:
         for process in self._running:
             process.kill()
-            process.wait()
+            process.communicate()
         self._running = []
 
 

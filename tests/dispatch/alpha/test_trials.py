@@ -37,6 +37,18 @@ def test_nothing_is_said_until_it_is_known_what_is_usual() -> None:
     assert chosen.trial.usual_seconds == 0.002
 
 
+def test_whether_a_solver_is_fast_enough_is_known_after_three_trials() -> None:
+    chosen = Chosen()
+    expected = []
+    for seconds in (0.002, 0.002, 0.004):
+        chosen.look([seconds])
+        expected.append(chosen.trial.expected_seconds)
+    assert expected == [None, None, 0.002]
+    assert chosen.trial.slowdown is None
+    chosen.look([0.002] * FIRST_LOOKS)
+    assert chosen.trial.expected_seconds == chosen.trial.usual_seconds
+
+
 def test_slowdown_is_the_median_of_three_trials() -> None:
     chosen = Chosen()
     chosen.look([0.002] * FIRST_LOOKS)
