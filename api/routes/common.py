@@ -10,7 +10,7 @@ from starlette.datastructures import URL
 
 from api.models.runs import CommandReading
 from api.parts import Parts
-from api.runs.followed import FollowedRun, no_run
+from api.runs.followed import FollowedRun
 from api.store.rows import NewCommand, StoredCommand
 from dispatch.commands.spec import CommandSpec
 from infra.base.config import NAME_PATTERN
@@ -53,12 +53,9 @@ Followed = Annotated[FollowedRun, Depends(followed)]
 
 async def known(run: RunName, parts: Parts, response: Response) -> str:
     """The name of a run whose folder is here, or whose history is still in the database; raises NotFound."""
-    if run in parts.runs:
-        response.headers["ETag"] = etag(parts.runs.get(run).cursor)
-    elif (stored := await parts.store.runs.get(run)) is not None:
-        response.headers["ETag"] = etag(stored.cursor)
-    else:
-        raise no_run(run, parts.runs.names)
+    stored = None if run in parts.runs else await parts.store.runs.get(run)
+    cursor = parts.runs.get(run).cursor if stored is None else stored.cursor  # there may be a folder by now
+    response.headers["ETag"] = etag(cursor)
     return run
 
 

@@ -53,13 +53,10 @@ async def list_runs(
 @router.get("/{run}", summary="One run", response_model=RunDetails, **needs("read"))
 async def read_run(run: RunName, parts: Parts) -> Response:
     """The status that its dispatcher published last. Only a run whose folder is gone is read from the database."""
-    if run in parts.runs:
-        body, tag = status_of(parts, run)
+    stored = None if run in parts.runs else await parts.store.runs.get(run)
+    if stored is None:
+        body, tag = status_of(parts, run)  # there may be a folder by now; raises an error if there is none
     else:
-        stored = await parts.store.runs.get(run)
-        if stored is None:
-            parts.runs.get(run)  # raises the error that says so
-        assert stored is not None
         body = details(outline(parts, stored), stored.folder, stored.topic, NO_STATUS, is_live=False)
         tag = etag(stored.cursor)
     return Response(body, headers={"ETag": tag}, media_type="application/json")

@@ -1,11 +1,18 @@
 """A run that has been started and whose dispatcher has not begun its journal: it is there, and says so."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fastapi import Response
 
+from api.routes.common import known
+from api.routes.runs import read_run
 from api.runs.followed import FollowedRuns
+from api.store.store import SqlStore
 from infra.run.folder import claim
 from infra.web.errors import NotAvailable, NotFound
 from tests.api.dispatcher import write_settings
@@ -42,6 +49,30 @@ def test_a_run_that_was_asked_for_and_has_no_folder_yet_is_not_available(tmp_pat
     with pytest.raises(NotFound):
         runs.get("other")
     asyncio.run(runs.close())
+
+
+@pytest.mark.parametrize("route", [read_run, partial(known, response=Response())])
+def test_a_folder_that_is_found_while_the_database_answers_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: Callable[..., Awaitable[object]]
+) -> None:
+    async def ask() -> None:
+        store = await SqlStore.open(f"sqlite:///{tmp_path}/freshet.db")
+        followed, read = FollowedRuns(tmp_path, store), store.runs.get
+
+        async def find_meanwhile(name: str) -> object:
+            stored = await read(name)
+            if name not in followed:
+                write_settings_in(tmp_path / name)
+                followed.find_runs()
+            return stored
+
+        monkeypatch.setattr(store.runs, "get", find_meanwhile)
+        assert "r" not in followed
+        assert await route(run="r", parts=SimpleNamespace(runs=followed, store=store))
+        await followed.close()
+        await store.close()
+
+    asyncio.run(ask())
 
 
 def test_a_run_that_ended_before_its_journal_began_is_silent(tmp_path: Path) -> None:
