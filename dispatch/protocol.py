@@ -214,6 +214,8 @@ class Order(Header, frozen=True):
     """Size of the whole batch; the loss is divided by it."""
     alone: Number
     """How many of the used slots hold rows that no other worker uses in this step."""
+    sharing: Number = 1
+    """Number of workers that have samples in this step."""
     replicated: Number = 0
     """How many of the used slots, the last ones, hold replicated rows: the same rows in the same order on every worker.
     Their gradients are summed over all workers, and each worker applies the optimizer.

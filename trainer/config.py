@@ -55,6 +55,10 @@ class TrainerConfig(Section):
     """Device of the cache and the model; auto: CUDA if there is a GPU."""
     threads: int = Field(default=0, ge=0)
     """Torch threads on the CPU; 0: an equal share of the cores under 'freshet up', otherwise torch's own choice."""
+    shared_cores: int = Field(default=0, ge=0)
+    """Cores that the workers of this machine share; in each step they are divided among those that have samples. 0:
+    threads, in every step. Under 'freshet up' all cores, unless threads is set.
+    """
     reduce: Reduce = "auto"
     """How dense gradients are summed: hub (by the shards; only workers with samples send them), ring (all-reduced among
     all workers, over NCCL if every worker has a GPU of its own, otherwise Gloo), gloo or nccl (a ring over that

@@ -134,6 +134,7 @@ class Worker:
         if order.phase == TRAIN:
             self._transfers.finish(order, work)
             watch.lap("pull")
+            self._share_cores(order)
             ring_bytes = self._ring_bytes(order)
             logits = self._train(order, work, watch, upcoming)
         moved = self._transfers.moved
@@ -182,6 +183,17 @@ class Worker:
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):
             self.dense.put(WHOLE, shard, self._client.shards, 0, floats)
+
+    def _share_cores(self, order: Order) -> None:
+        """Uses the cores of workers that have no samples in this step.
+
+        Results may be rounded differently with another number of threads; the number follows from the order, so that a
+        step that is repeated has the same bits.
+        """
+        if not self._job.trainer.shared_cores or not order.samples or self.device.type != "cpu":
+            return
+        if (threads := threads_among(order.sharing, self._job.trainer)) != torch.get_num_threads():
+            torch.set_num_threads(threads)
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         logits = NO_F32
@@ -321,6 +333,11 @@ class Stopwatch:
         now = time.perf_counter()
         self._spent[phase] += now - self._since
         self._since = now
+
+
+def threads_among(sharing: int, trainer: TrainerConfig) -> int:
+    """Torch threads of a worker in a step in which so many workers have samples."""
+    return max(1, trainer.threads, trainer.shared_cores // sharing)
 
 
 def choose_device(config: TrainerConfig) -> torch.device:

@@ -19,7 +19,8 @@ Orders = dict[int, tuple[Order, OrderArrays]]
 
 def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves) -> Orders:
     """Every member's part of a training step; at: run, generation and step."""
-    return {number: _training(at, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}
+    sharing = sum(plan.use is not None and plan.use.samples.size > 0 for plan in plans)
+    return {number: _training(at, number, plan, samples, dense, sharing) for number, plan in _ordered(plans, dense)}
 
 
 def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:
@@ -39,7 +40,7 @@ def _ordered(plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Iterator[tuple
 
 
 def _training(
-    at: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves
+    at: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves, sharing: int
 ) -> tuple[Order, OrderArrays]:
     assert plan.use is not None
     mine = plan.use.samples
@@ -49,6 +50,7 @@ def _training(
         samples=mine.size,
         batch=len(samples.labels_B),
         alone=plan.use.alone,
+        sharing=sharing,
         replicated=plan.replicated,
         early=_early(plan),
         gives_dense=number == dense.giver,

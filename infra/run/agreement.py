@@ -120,6 +120,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "ps.held_bytes",
         "trainer.device",
         "trainer.threads",
+        "trainer.shared_cores",
         "trainer.shape_link",
     ),
     "how patient one process is": (

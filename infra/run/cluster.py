@@ -29,7 +29,7 @@ from infra.run.display import Display
 from infra.run.folder import as_path, may_go_on
 from infra.run.network import Network
 from infra.run.notices import API, SERVE, Notices
-from infra.run.settings import Settings, secret_environment, store_settings, threads_of
+from infra.run.settings import Settings, secret_environment, store_settings, threads_of, usable_cores
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.nursery import nursery_in
 from infra.run.supervision.supervisor import Supervisor
@@ -399,11 +399,11 @@ def _brokers(extras: Extras) -> tuple[str, ...]:
 
 
 def with_threads(settings: Settings) -> Settings:
-    """The same with a number of threads for each worker, which a resumed run keeps: other numbers may round
-    differently.
-    """
-    trainer = settings.trainer.model_copy(update={"threads": threads_of(settings)})
-    return settings.model_copy(update={"trainer": trainer})
+    """The same with numbers of threads for the workers, which a resumed run keeps: others may round differently."""
+    if settings.trainer.threads:
+        return settings
+    shares = {"threads": threads_of(settings), "shared_cores": usable_cores()}
+    return settings.model_copy(update={"trainer": settings.trainer.model_copy(update=shares)})
 
 
 def _worker_env(settings: Settings) -> dict[str, str]:

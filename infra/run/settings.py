@@ -141,8 +141,12 @@ def threads_of(settings: Settings) -> int:
     """The torch threads of one worker: divides the cores among the workers of this machine, so that none wait for a
     core.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return settings.trainer.threads or max(1, cores // settings.dispatch.workers)
+    return settings.trainer.threads or max(1, usable_cores() // settings.dispatch.workers)
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load_settings(

@@ -166,7 +166,8 @@ class Director:
 
     def _order(self, step: int, phase: int, samples: int, batch: int, alone: int, replicated: int = 0) -> Order:
         common: dict[str, Any] = {"run": RUN, "generation": self._generation, "step": step, "phase": phase}
-        return Order(**common, samples=samples, batch=batch, alone=alone, replicated=replicated)
+        sizes: dict[str, Any] = {"samples": samples, "batch": batch, "alone": alone, "replicated": replicated}
+        return Order(**common, **sizes, sharing=len(self.workers))
 
     def _execute(self, orders: list[tuple[Order, OrderArrays]]) -> Reports:
         return list(self._pool.map(lambda worker, order: worker.execute(*order), self.workers, orders))
@@ -182,7 +183,7 @@ def _slots(slots: dict[int, int]) -> NDArray[np.int32]:
 
 @contextmanager
 def directed(
-    rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2, device: Device = "cpu"
+    rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2, device: Device = "cpu", shared_cores: int = 0
 ) -> Iterator[Director]:
     """Workers whose first generation has begun."""
     with stage(rows, shards, workers) as staged:
@@ -194,7 +195,9 @@ def directed(
             dispatcher_endpoint="",
             rows=rows,
             model=model,
-            trainer=TrainerConfig(device=device, reduce_timeout_seconds=30, pull_timeout_seconds=30),
+            trainer=TrainerConfig(
+                device=device, shared_cores=shared_cores, reduce_timeout_seconds=30, pull_timeout_seconds=30
+            ),
             fields=FIELDS,
             dense=DENSE,
         )

@@ -15,7 +15,7 @@ from trainer.config import ModelConfig, TrainerConfig
 from trainer.errors import DeviceMissing
 from trainer.reduce import DenseGroup, PeerGroup, Rendezvous, form_group
 from trainer.reference import Reference
-from trainer.worker import Stopwatch, choose_device
+from trainer.worker import Stopwatch, choose_device, threads_among
 
 MODEL = ModelConfig(mlp=(8,), cross_layers=1)
 STEPS = 8
@@ -208,6 +208,23 @@ def test_same_run_twice_on_cuda_is_equal_bit_for_bit() -> None:
             trained(director)
             results.append([director.flushed_rows(), *weights(director.workers[1]).values()])
     assert all(np.array_equal(first, second) for first, second in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("sharing", "threads"), [(1, 8), (2, 4), (3, 2), (8, 2)])
+def test_workers_with_samples_share_the_cores_of_those_without(sharing: int, threads: int) -> None:
+    assert threads_among(sharing, TrainerConfig(threads=2, shared_cores=8)) == threads
+    assert threads_among(sharing, TrainerConfig(threads=2)) == 2
+
+
+def test_the_order_says_with_how_many_threads_a_step_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    many = torch.get_num_threads() + 1
+    with directed(configured(), MODEL, workers=2, shared_cores=2 * many) as director:
+        trained(director, steps=2)
+        assert chosen == [many] * 4
+        director.flush()
+        assert len(chosen) == 4, "a flush trains nothing"
 
 
 def test_stopwatch_adds_up_laps_of_the_same_phase() -> None:

@@ -14,12 +14,16 @@ class Chosen:
 
     def __init__(self) -> None:
         self.seconds = 0.001
+        self.waited = 0.0
+        """what a solution takes beyond that, as a decision that waits for it sees it"""
         self.solved = 0
-        self.trial = Trial(self._solve)
+        self._clock = 0.0
+        self.trial = Trial(self._solve, lambda: self._clock)
         self._now = 0.0
 
     def _solve(self) -> float:
         self.solved += 1
+        self._clock += self.seconds + self.waited
         return self.seconds
 
     def look(self, times: Iterable[float]) -> list[float | None]:
@@ -78,3 +82,7 @@ def test_trials_take_a_hundredth_of_the_time_at_most() -> None:
     for now in range(20):
         chosen.trial.run_if_due(now)
     assert chosen.solved - at_start == 2 * 2
+    chosen.waited = 0.2
+    for now in range(20, 70):
+        chosen.trial.run_if_due(now)
+    assert chosen.solved - at_start == 3 * 2, "decisions wait for more than what a GPU computes"

@@ -10,7 +10,7 @@ from infra.base.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.cluster import with_threads
 from infra.run.resume import check_not_started, replayed, resumed
-from infra.run.settings import Settings, load_settings, store_settings
+from infra.run.settings import Settings, load_settings, store_settings, usable_cores
 from ingest.batches.manifest import Manifest
 
 
@@ -99,4 +99,11 @@ def test_a_replay_ends_with_a_step_of_the_run(folder: Path) -> None:
 def test_the_threads_of_a_worker_are_fixed_when_a_run_begins(folder: Path) -> None:
     begun = with_threads(chosen(folder))
     assert begun.trainer.threads > 0
+    assert begun.trainer.shared_cores == usable_cores()
     assert with_threads(begun) == begun
+
+
+def test_a_number_of_threads_that_was_chosen_holds_in_every_step(folder: Path) -> None:
+    given = chosen(folder)
+    given = given.model_copy(update={"trainer": given.trainer.model_copy(update={"threads": 3})})
+    assert with_threads(given) == given
