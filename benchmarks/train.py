@@ -45,6 +45,10 @@ from ingest.schema import Schema
 FAST_GBIT = 0.2
 SLOW_GBIT = 0.02
 NetworkKind = Literal["shaped", "namespaces"]
+NO_CHECKPOINTS = "checkpoints.seconds=0"
+"""Unless --set says otherwise: a checkpoint takes seconds where links are slow, and in a run of half a minute it is
+chance whether there is one.
+"""
 LOSS_TOLERANCE = 2e-4
 """How much losses may differ: floats are summed in another order, and every later step carries that on."""
 
@@ -290,7 +294,7 @@ def _settings(folder: Path, experiment: Experiment, policy: str, name: str) -> S
         f"seed={experiment.seed}",
         *([f"trainer.threads={experiment.own_cores}"] if experiment.own_cores else []),
     ]
-    return load_settings(None, [*experiment.overrides, *fixed], run="bench-train", folder=folder / name)
+    return load_settings(None, [NO_CHECKPOINTS, *experiment.overrides, *fixed], run="bench-train", folder=folder / name)
 
 
 def _samples(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
