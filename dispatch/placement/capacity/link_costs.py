@@ -2,9 +2,9 @@
 
 A speed is the upper quartile of a worker's latest transfers, step by step: other load on a machine makes transfers
 slower, never faster. Small transfers are ignored, since their time is mostly delay: a worker that gets fewer samples
-must not appear slower for it. Costs are powers of two in units of the fastest link, and change only when the speed has
-clearly left its current step, so decisions stay the same while links do. A worker whose speed is not known costs as
-much as the fastest.
+must not appear slower for it. Costs are in units of the fastest link, in fine steps (STEP), and change only when the
+speed has clearly left its current cost (HYSTERESIS), so decisions stay the same while links do. A worker whose speed is
+not known costs as much as the fastest.
 
 Legend: n workers.
 """
@@ -27,9 +27,11 @@ FIRST_TRANSFERS = 2
 KNOWN_TRANSFERS = 4
 """Number of transfers after which a speed counts as known."""
 RECENT_TRANSFERS = 16
-HYSTERESIS_STEPS = 0.75
-"""How far, in powers of two, a speed must be from its cost's step before the cost follows."""
-MOST_STEPS = 10
+STEP = 0.25
+"""Distance of two costs, in powers of two: 19 %."""
+HYSTERESIS = 0.5
+"""How far, in powers of two, a speed must be from its cost before the cost follows."""
+MOST_SLOWER = 10
 """Most powers of two by which a link counts as slower than the fastest."""
 
 
@@ -40,8 +42,8 @@ class LinkSpeed:
     gbits: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_TRANSFERS))
     """Gbit/s of the latest steps' transfers."""
     transfers: int = 0
-    slower: int = 0
-    """Powers of two by which it counts as slower than the fastest."""
+    slower: float = 0.0
+    """Powers of two by which it counts as slower than the fastest, a multiple of STEP."""
 
     def add(self, nbytes: int, seconds: float) -> None:
         """Adds one step's transfers."""
@@ -64,7 +66,7 @@ class LinkState(msgspec.Struct, frozen=True):
 
     gbits: tuple[float, ...]
     transfers: int
-    slower: int
+    slower: float
 
 
 class MeasuredLinks:
@@ -95,8 +97,8 @@ class MeasuredLinks:
         fastest = self.fastest_gbit(workers)
         for link in links:
             if gbit := link.gbit:
-                slower = min(log2(fastest) - log2(gbit), MOST_STEPS)
-                if abs(slower - link.slower) > HYSTERESIS_STEPS:
-                    link.slower = round(slower)
+                slower = min(log2(fastest) - log2(gbit), MOST_SLOWER)
+                if abs(slower - link.slower) > HYSTERESIS:
+                    link.slower = STEP * round(slower / STEP)
         least = min(link.slower for link in links)
         return np.array([2.0 ** (link.slower - least) for link in links])

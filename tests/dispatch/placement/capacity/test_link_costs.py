@@ -19,15 +19,27 @@ def measured(*gbit: float, steps: int = ENOUGH) -> MeasuredLinks:
 
 @pytest.mark.parametrize(
     ("gbit", "costs"),
-    [((1.0, 0.1), [1, 8]), ((0.5, 5.0), [8, 1]), ((1.0, 0.7), [1, 1]), ((1.0, 0.25), [1, 4]), ((9.0, 1e-6), [1, 1024])],
+    [
+        ((1.0, 0.125), [1, 8]),
+        ((0.5, 5.0), [2**3.25, 1]),
+        ((1.0, 0.75), [1, 1]),
+        ((1.0, 0.6), [1, 2**0.75]),
+        ((9.0, 1e-6), [1, 1024]),
+    ],
 )
-def test_costs_are_powers_of_two_in_units_of_the_fastest(gbit: tuple[float, float], costs: list[int]) -> None:
+def test_costs_are_in_units_of_the_fastest_and_in_steps_of_a_fifth(gbit: tuple[float, float], costs: list[int]) -> None:
     assert measured(*gbit).row_costs(NAMES).tolist() == costs
 
 
+@given(st.floats(1e-3, 0.6))
+def test_a_cost_differs_from_the_ratio_of_two_links_by_a_tenth_at_most(gbit: float) -> None:
+    _, cost = measured(1.0, gbit).row_costs(NAMES)
+    assert 1 / 1.1 < cost * gbit < 1.1
+
+
 def test_links_are_equal_until_they_are_known() -> None:
-    assert measured(1.0, 0.1, steps=ENOUGH - 1).row_costs(NAMES).tolist() == [1, 1]
-    assert measured(1.0, 0.1, steps=ENOUGH).row_costs(NAMES).tolist() == [1, 8]
+    assert measured(1.0, 0.125, steps=ENOUGH - 1).row_costs(NAMES).tolist() == [1, 1]
+    assert measured(1.0, 0.125, steps=ENOUGH).row_costs(NAMES).tolist() == [1, 8]
 
 
 def test_the_first_transfers_are_left_out() -> None:
@@ -58,13 +70,13 @@ def test_costs_stay_while_a_speed_hovers_between_two_of_them() -> None:
     links, seen = measured(1.0, 0.25, steps=20), set()
     for number in range(80):
         links.of("a").add(MEGABYTE, MEGABYTE * 8e-9)
-        links.of("b").add(MEGABYTE, MEGABYTE * 8e-9 / (0.2 if number // 20 % 2 else 0.4))
+        links.of("b").add(MEGABYTE, MEGABYTE * 8e-9 / (0.2 if number // 20 % 2 else 0.34))
         seen.add(tuple(links.row_costs(NAMES).tolist()))
     assert seen == {(1.0, 4.0)}
 
 
 def test_a_worker_that_comes_back_is_still_known() -> None:
-    links = measured(1.0, 0.1, 0.1)
+    links = measured(1.0, 0.125, 0.125)
     links.row_costs(["a", "b", "c"])
     assert links.row_costs(["c", "b"]).tolist() == [1, 1]
     assert links.row_costs(["a", "c"]).tolist() == [1, 8]
