@@ -160,8 +160,8 @@ class Directory:
         synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
         now = step & 0x7FFFFFFF
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, moves)
-        self._behind.push(self._rows, self._caches, moves, self._late_from)
-        self._behind.note(uses, slots, now, self._caches)
+        self._behind.push(self._rows, self._caches, moves, self._late_from, now)
+        self._behind.note(uses, slots)
         decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from)
         self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
