@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote
@@ -124,13 +124,16 @@ def is_there(process: psutil.Process) -> bool:
 
 
 def suspend(processes: list[psutil.Process]) -> None:
+    """The server first: it starts no further ones. One of the others may have ended by itself since it was listed."""
     for process in processes:
-        process.suspend()
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
 
 
 def resume(processes: list[psutil.Process]) -> None:
     for process in reversed(processes):
-        process.resume()
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 def check_postgres() -> None:

@@ -66,7 +66,7 @@ def test_a_postgres_that_stops_inside_a_transaction_holds_nobody_up_for_long(
 
     async def run(server: PostgresServer) -> None:
         store = await SqlStore.open(server.url())
-        entering, processes = asyncio.Event(), server.processes()
+        entering = asyncio.Event()
         transaction = asyncio.create_task(stop_inside(store, server, entering))
         await entering.wait()
         if is_cancelled:  # by a client that has gone
@@ -77,7 +77,8 @@ def test_a_postgres_that_stops_inside_a_transaction_holds_nobody_up_for_long(
         for _ in range(2):  # on the same connection, and on another one
             with pytest.raises(DatabaseAway, match="does not answer"):
                 await store.check()
-        assert {process.status() for process in processes} == {psutil.STATUS_STOPPED}
+        statuses = {process.status() for process in server.processes()}
+        assert statuses - {psutil.STATUS_ZOMBIE} == {psutil.STATUS_STOPPED}  # a stopped server buries no child
         resume(server.processes())
         await store.audit.add(NewAudit("ann", "x", 200))
         await store.close()
