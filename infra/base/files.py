@@ -4,6 +4,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import shutil
 import socket
 import stat
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 from infra.base.errors import FileUnusable, FreshetError
 
@@ -70,19 +72,44 @@ def naming(path: Path, kind: type[FreshetError] = FileUnusable) -> Iterator[None
 
 
 @contextmanager
-def writing_whole(path: Path) -> Iterator[Path]:
+def writing_whole(path: Path, is_private: bool = False) -> Iterator[Path]:
     """Yields a file to write that then replaces this one: a reader sees the whole new one, or the old one.
 
-    Raises FileUnusable, which names the path, and leaves nothing behind if it cannot be written.
+    is_private: only this user may read it. A process that is killed leaves what it was writing; the next one that
+    writes this path removes it. Raises FileUnusable, which names the path, and leaves nothing behind if it cannot be
+    written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield temporary
-        temporary.replace(path)
+        _remove_abandoned_writes(path)
+        temporary, lock = _begin_write(path, PRIVATE if is_private else 0o666)
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            os.close(lock)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise FileUnusable(refusal(error, path)) from error
+
+
+def _begin_write(path: Path, mode: int) -> tuple[Path, int]:
+    """Creates the file that will replace this one, locked while it is being written."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+        lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return temporary, lock
+        os.close(lock)  # another process took it for abandoned before it was locked
+
+
+def _remove_abandoned_writes(path: Path) -> None:
+    named = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{32}")
+    for file in [file for file in path.parent.iterdir() if named.fullmatch(file.name)]:
+        with suppress(OSError), file.open("rb") as opened:  # BlockingIOError: it is being written
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
 
 
 def make_private(path: Path) -> None:

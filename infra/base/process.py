@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from infra.base.errors import ConfigError, NameTaken
-from infra.base.files import make_private, writing_whole
+from infra.base.files import writing_whole
 
 INTERRUPTED = 130
 """Exit code of a command that was ended by Ctrl-C."""
@@ -263,9 +263,7 @@ class NameClaim:
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def write_whole(path: Path, text: str, is_private: bool = False) -> None:
     """Writes a small file atomically: a reader sees all of it or nothing. is_private: only this user may read it."""
-    with writing_whole(path) as temporary:
-        if is_private:
-            make_private(temporary)
+    with writing_whole(path, is_private) as temporary:
         temporary.write_text(text)
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from infra.base.errors import NameTaken
+from infra.base.files import writing_whole
 from infra.base.process import (
     CLAIM_GAP_SECONDS,
     CLAIM_SECONDS,
@@ -193,6 +194,54 @@ def test_write_whole_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> No
     write_whole(path, "tcp://127.0.0.1:1")
     write_whole(path, "tcp://127.0.0.1:2")
     assert path.read_text() == "tcp://127.0.0.1:2"
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_mode & 0o077
+
+
+def test_write_whole_makes_a_private_file_from_the_start(tmp_path: Path) -> None:
+    with writing_whole(tmp_path / "database", is_private=True) as temporary:
+        assert temporary.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "database").stat().st_mode & 0o777 == 0o600
+
+
+WRITES = """
+import os, signal
+from pathlib import Path
+from infra.base.files import writing_whole
+with writing_whole(Path(os.environ["WRITTEN"])) as temporary:
+    temporary.write_text("half")
+    print(temporary, flush=True)
+    signal.sigwait({signal.SIGUSR1})
+    temporary.write_text("whole")
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path, others = tmp_path / "serve.database", tmp_path / ".serve.database.old"
+    others.write_text("of somebody else")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # which both inherit
+    with run_python(WRITES, WRITTEN=str(path)) as killed, run_python(WRITES, WRITTEN=str(path)) as slow:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        assert killed.stdout is not None
+        assert slow.stdout is not None
+        left, still_written = (Path(said.readline().strip()) for said in (killed.stdout, slow.stdout))
+        killed.kill()
+        killed.wait()
+        assert left.exists()
+        write_whole(path, "the next")
+        assert sorted(tmp_path.iterdir()) == sorted([path, others, still_written])
+        slow.send_signal(signal.SIGUSR1)
+        assert slow.wait() == 0
+    assert path.read_text() == "whole"
+    assert sorted(tmp_path.iterdir()) == sorted([path, others])
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "endpoint"
+    write_whole(path, "before")
+    with pytest.raises(TypeError), writing_whole(path) as temporary:
+        temporary.write_text(3)  # type: ignore[arg-type]
+    assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 
 
