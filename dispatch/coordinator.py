@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from dispatch.alpha.window import StepSeconds
-from dispatch.errors import BadReport, JournalFull
+from dispatch.errors import BadReport, JournalFull, ShardSilent
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.terms import live_terms, past_terms
 from dispatch.parts import DispatcherParts
@@ -34,6 +34,8 @@ reveal a worker that can no longer be reached, which may get no order for a long
 """
 WAIT_SECONDS = 0.05
 """Longest wait for one message or batch."""
+APPLIED_SECONDS = 0.005
+"""Pause before shards are asked again whether they have applied a round."""
 PAUSE_SECONDS = 0.5
 """Pause before the journal is tried again."""
 
@@ -212,7 +214,7 @@ class Coordinator:
         may_checkpoint = self.state != "replaying" and self.checkpointing.may_begin(self.intake.step)
         phase = self._order_flush(decider, self._begin_checkpoint() if may_checkpoint else 0)
         self.complete(keep=0)
-        self.connections.shards.await_applied(self.crew.generation, step, phase)
+        self._await_applied(step, phase)
         while self.checkpointing.is_underway:
             self.poll(WAIT_SECONDS)
         self.crew.keep_alive(step)  # notices newcomers that have gone, so that they are not in the next generation
@@ -345,10 +347,10 @@ class Coordinator:
         while len(underway) > keep:
             if self.poll(WAIT_SECONDS if underway.oldest.missing else 0.0):
                 reported = monotonic()
-            limit = self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
-            if monotonic() - reported > limit:
+            if monotonic() - reported > self._patience_seconds:
                 blamed = self.crew.losses.blamed(underway.oldest.missing)
-                raise silent([self.crew.roster.members[number].name for number in blamed], limit)
+                names = [self.crew.roster.members[number].name for number in blamed]
+                raise silent(names, self._patience_seconds)
 
     def status(self) -> Status:
         intake = self.intake
@@ -359,6 +361,23 @@ class Coordinator:
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _patience_seconds(self) -> float:
+        """How long workers may take before they count as lost."""
+        return self.job.dispatch.drain_seconds if self.stop.requested else self.job.dispatch.report_seconds
+
+    def _await_applied(self, step: int, phase: int) -> None:
+        """Waits until the shards have every push of a round, and handles everybody's messages meanwhile."""
+        since = monotonic()
+        while not self.connections.shards.have_applied(self.crew.generation, step, phase):
+            self.poll(APPLIED_SECONDS)
+            if monotonic() - since > self._patience_seconds:
+                raise ShardSilent(
+                    f"rows that workers wrote back had not all arrived after {self._patience_seconds:g} s; expected "
+                    "every push of a reported round; see whether workers reach the shards, and raise "
+                    f"dispatch.{'drain' if self.stop.requested else 'report'}_seconds if links are that slow"
+                )
+
     def _begin_checkpoint(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()
         decided = self.intake.decided(

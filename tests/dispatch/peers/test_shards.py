@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -50,20 +49,19 @@ def test_a_dispatcher_that_connects_again_is_known_by_the_shards(shards: Shards)
     shards.check()
 
 
-def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
+def test_a_round_is_applied_with_its_last_push() -> None:
     rows, config = (
         BatchRows(np.array([[0], [1]], np.int32), np.arange(2), 0, np.arange(2, dtype=np.uint64)),
         RowConfig(dim=2),
     )
-    with running_shards(config, shards=1) as endpoints, zmq.Context() as context, ThreadPoolExecutor(1) as pool:
+    with running_shards(config, shards=1) as endpoints, zmq.Context() as context:
         shards, directory = Shards(context, endpoints, RUN), Directory(np.full(2, 4), "lru", 1)
         shards.open(1, 0, 2)
         shards.announce_step(1, 1, directory.plan(1, rows, np.array([0, 1], np.int32)), rows)
         flush = directory.flush()
         shards.announce_flush(1, (1, FLUSH), flush)
-        waiting = pool.submit(shards.await_applied, 1, 1, FLUSH)
         for worker, plan in enumerate(flush.workers):
-            assert not wait([waiting], timeout=0.1).done
+            assert not shards.have_applied(1, 1, FLUSH)
             client = ShardClient(context, endpoints, config, RUN)
             client.open(1, worker)
             moved = plan.push_owned.rows
@@ -71,8 +69,7 @@ def test_a_round_is_awaited_until_its_last_push_is_applied() -> None:
             client.push(1, FLUSH, moved, floats, np.empty(0, np.int64), floats[:0, : config.shape().value])
             client.peek(np.arange(1))
             client.close()
-        waiting.result(30)
-        shards.await_applied(1, 1, FLUSH)
+        assert shards.have_applied(1, 1, FLUSH)
         shards.close()
 
 
