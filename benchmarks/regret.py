@@ -124,7 +124,7 @@ def fastest_first(experiment: Experiment) -> Experiment:
 def regret_variants(policies: str, workers: int, rings: bool) -> list[Variant]:
     """The own choice, and then the fixed candidates: those that are named after it, or every set of so many workers."""
     own, *named = parse_variants(policies)
-    if not _is_own_choice(own) or any(_is_own_choice(each) for each in named):
+    if not is_own_choice(own) or any(is_own_choice(each) for each in named):
         raise ConfigError(
             f"--regret with --policies {policies!r} has no own choice, or several; expected one policy that ends in "
             ":elastic and has no number of workers, as joint:elastic, and after it fixed ones or none; correct "
@@ -133,7 +133,8 @@ def regret_variants(policies: str, workers: int, rings: bool) -> list[Variant]:
     return [own, *(named or parse_variants(",".join(_fixed(workers, rings))))]
 
 
-def _is_own_choice(variant: Variant) -> bool:
+def is_own_choice(variant: Variant) -> bool:
+    """Whether it chooses for itself which of all workers take part."""
     return parse_spec(variant.policy).needs.elastic and variant.workers is None
 
 
@@ -203,7 +204,7 @@ def stays_of(records: Iterable[AnyRecord]) -> list[StaySummary]:
             chosen.append(record)
         elif isinstance(record, StepDone) and record.figures is not None:
             figures[record.step] = record.figures
-    ends = [*(following.step for following in chosen[1:]), max(figures, default=0) + 1]
+    ends = [*(each.step for each in chosen), max(figures, default=0) + 1][1:]
     return [
         _stay(each, [figures[k] for k in range(each.step, end) if k in figures])
         for each, end in zip(chosen, ends, strict=True)

@@ -6,6 +6,7 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
+from benchmarks.change import FIRST_STEPS, ChangePhase
 from benchmarks.regret import RegretCandidate, RegretResult, StaySummary, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
@@ -99,3 +100,26 @@ def _regret_lines(result: RegretResult, experiment: Experiment) -> str:
             f"({', '.join(run.taking_part)}); sets: {', '.join(map(_stay_text, run.stays)) or 'all from the start'}"
         )
     return "\n".join(lines)
+
+
+def change_table(phases: Sequence[ChangePhase], experiment: Experiment) -> Table:
+    """One row for each change: how soon the choice followed, and what steps took."""
+    links = ",".join(f"{gbit:g}" for gbit in experiment.links_gbit)
+    table = Table(
+        title=f"{experiment.workers} workers × {experiment.batch} samples, links {links} Gbit/s at first (namespaces)",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("after")
+    for name in ("step", "ms before", f"first {FIRST_STEPS}, mean", "settled"):
+        table.add_column(name, justify="right")
+    table.add_column("settled set")
+    for name in ("followed after", "sets tried"):
+        table.add_column(name, justify="right")
+    for phase in phases:
+        before = "" if phase.before_ms is None else f"{phase.before_ms:.0f}"
+        took = before, f"{phase.first_ms:.0f}", f"{phase.settled_ms:.0f}"
+        settled = ", ".join(phase.settled) or "all"
+        table.add_row(
+            phase.after, str(phase.step), *took, settled, f"{phase.followed_after} steps", str(len(phase.sets))
+        )
+    return table

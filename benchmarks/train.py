@@ -14,6 +14,7 @@ as much as these cores are slower than a GPU, in the same proportion of ten to o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
@@ -73,6 +74,8 @@ class Experiment:
     """Whether links are slowed down in the workers or are those of a network."""
     own_cores: int = 0
     """Cores that each worker is pinned to, with as many threads of torch; 0: workers run anywhere."""
+    is_told_links: bool = True
+    """Whether runs are told how fast the links are; otherwise they measure it."""
 
     @property
     def workers(self) -> int:
@@ -202,13 +205,19 @@ def run_in_turn(
     """Runs every policy once, then all again, so that a noisy minute affects all of them."""
     if experiment.network == "shaped":
         return _run_all(folder, experiment, policies, repeat, stop, display)
+    with in_namespaces(folder, experiment) as (network, behind):
+        return _run_all(folder, behind, policies, repeat, stop, display, network)
+
+
+@contextmanager
+def in_namespaces(folder: Path, experiment: Experiment) -> Iterator[tuple[Network, Experiment]]:
+    """Inside, every worker has a network; yields it, and the experiment with the settings of runs there."""
     with namespaces(experiment.links_gbit) as network:
         keys = folder / "keys"
         write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
         there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*")
         links = ("trainer.shape_link=false", "trainer.unencrypted_reduce=true")
-        behind = replace(experiment, overrides=(*there, *links, *experiment.overrides))
-        return _run_all(folder, behind, policies, repeat, stop, display, network)
+        yield network, replace(experiment, overrides=(*there, *links, *experiment.overrides))
 
 
 def _run_all(
@@ -221,10 +230,10 @@ def _run_all(
     network: Network | None = None,
 ) -> Runs:
     for variant in policies:
-        _check(folder, experiment, variant)
+        check_variant(folder, experiment, variant)
     cores = share_out_cores(experiment.own_cores, experiment.workers)
-    first = _settings(folder, experiment, policies[0].policy, "topic")
-    samples = write_topic(first.stream, _samples(experiment, first.event_schema))
+    first = settings_of(folder, experiment, policies[0].policy, "topic")
+    samples = write_topic(first.stream, samples_of(experiment, first.event_schema))
     steps = min(experiment.steps, samples // experiment.whole_batch)
     if steps <= experiment.warm_up + 1:
         raise ConfigError(
@@ -236,17 +245,19 @@ def _run_all(
         for number in range(repeat):
             for place, variant in enumerate(policies):
                 own = variant.on(experiment)
-                settings = _settings(folder, own, variant.policy, f"{number}-{place}")
-                extras = _extras(own, steps, network, cores.by_worker)
-                runs[variant.text].append(MeasuredRun(_run(settings, extras, steps, stop, display), settings.folder))
+                settings = settings_of(folder, own, variant.policy, f"{number}-{place}")
+                extras = extras_of(own, steps, network, cores.by_worker)
+                runs[variant.text].append(
+                    MeasuredRun(run_to_its_end(settings, extras, steps, stop, display), settings.folder)
+                )
     return runs
 
 
-def _check(folder: Path, experiment: Experiment, variant: Variant) -> None:
+def check_variant(folder: Path, experiment: Experiment, variant: Variant) -> None:
     """Raises ConfigError, which names the variant, if one could not be run, before any of them is."""
     own = variant.on(experiment)
     try:
-        check_start(_settings(folder, own, variant.policy, "topic"))
+        check_start(settings_of(folder, own, variant.policy, "topic"))
     except ConfigError as error:
         raise ConfigError(f"{variant.text} on {own.workers} × {own.batch} samples cannot be run: {error}") from error
 
@@ -283,13 +294,13 @@ def default_links(workers: int) -> tuple[float, ...]:
     return (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
 
 
-def _settings(folder: Path, experiment: Experiment, policy: str, name: str) -> Settings:
+def settings_of(folder: Path, experiment: Experiment, policy: str, name: str) -> Settings:
     fixed = [
         f"stream.folder={folder / 'log'}",
         f"stream.schema_name={experiment.dataset}",
         f"stream.batch={experiment.whole_batch}",
         f"dispatch.workers={experiment.workers}",
-        f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}",
+        *([f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}"] if experiment.is_told_links else []),
         f"dispatch.policy={policy}",
         f"seed={experiment.seed}",
         *([f"trainer.threads={experiment.own_cores}"] if experiment.own_cores else []),
@@ -297,7 +308,7 @@ def _settings(folder: Path, experiment: Experiment, policy: str, name: str) -> S
     return load_settings(None, [NO_CHECKPOINTS, *experiment.overrides, *fixed], run="bench-train", folder=folder / name)
 
 
-def _samples(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
+def samples_of(experiment: Experiment, schema: Schema) -> Iterator[Samples]:
     """The first samples of the file or, without one, of a synthetic stream."""
     left = experiment.steps * experiment.whole_batch
     for samples in _source(experiment, schema, left):
@@ -325,13 +336,15 @@ def _synthetic(seed: int, schema: Schema) -> Iterator[Samples]:
         yield converter.convert_events(list(islice(events, CHUNK)))[0]
 
 
-def _extras(experiment: Experiment, steps: int, network: Network | None, cores: tuple[tuple[int, ...], ...]) -> Extras:
+def extras_of(
+    experiment: Experiment, steps: int, network: Network | None, cores: tuple[tuple[int, ...], ...] = ()
+) -> Extras:
     batch = experiment.whole_batch
     mark_at = max(1, experiment.warm_up * batch)
     return Extras(api=False, samples=steps * batch, mark_at=mark_at, network=network, worker_cores=cores)
 
 
-def _run(settings: Settings, extras: Extras, steps: int, stop: Stop, display: Display) -> Summary:
+def run_to_its_end(settings: Settings, extras: Extras, steps: int, stop: Stop, display: Display) -> Summary:
     summary = run_cluster(settings, extras, stop, display)
     if stop.requested or summary.status.since_mark is None:
         raise FreshetError(

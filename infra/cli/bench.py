@@ -394,11 +394,8 @@ def dispatch(
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The training that every policy does."""
+    """The training that every run does."""
 
-    policies: Annotated[
-        str, typer.Option(help=f"Policies; the others are compared with the first.  [default: {LIVE_POLICIES}]")
-    ] = ""
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128
     file: Annotated[Path | None, typer.Option("--input", help="File to train on; synthetic clicks by default.")] = None
     form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "avazu"
@@ -407,15 +404,43 @@ class TrainOptions:
     links: Annotated[
         str, typer.Option(help="Gbit/s of each worker's link; if empty, 0.2 for half of them and 0.02 for the others.")
     ] = ""
-    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100
-    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=1)] = 30
     cache_rows: Annotated[
         int | None,
-        typer.Option(help=f"Rows of a worker's cache; {LIVE_CACHE_ROWS}, with --regret {REGRET_CACHE_ROWS}.", min=1),
+        typer.Option(
+            help=f"Rows of a worker's cache; {LIVE_CACHE_ROWS}, or {REGRET_CACHE_ROWS} where workers are chosen.", min=1
+        ),
     ] = None
     model: Annotated[Model, typer.Option(help="Model, which decides the dense part.")] = "wdl"
     optimizer: Annotated[Optimizer, typer.Option(help="How a gradient changes a row.")] = "adagrad"
     seed: Annotated[int, typer.Option(help="Seed of events, start values and policies.", min=0)] = 0
+
+    def experiment(self, steps: int, warm_up: int, cache_rows: int, overrides: Sequence[str]) -> "Experiment":
+        """cache_rows: unless another number is given."""
+        from benchmarks.simulated.workload import parse_links
+        from benchmarks.train import Experiment, default_links
+
+        rows = f"dispatch.cache_rows={self.cache_rows or cache_rows}", f"rows.dim={self.dim}"
+        return Experiment(
+            links_gbit=parse_links(self.links, self.workers) if self.links.strip() else default_links(self.workers),
+            batch=self.batch,
+            steps=steps,
+            warm_up=warm_up,
+            seed=self.seed,
+            dataset=self.form,
+            file=_existing(self.file),
+            overrides=(*rows, f"rows.optimizer={self.optimizer}", f"model.name={self.model}", *overrides),
+        )
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How runs are compared."""
+
+    policies: Annotated[
+        str, typer.Option(help=f"Policies; the others are compared with the first.  [default: {LIVE_POLICIES}]")
+    ] = ""
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 100
+    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=1)] = 30
     repeat: Annotated[int, typer.Option(help="Runs of each policy, in turn; medians are compared.", min=1)] = 1
     network: Annotated[NetworkKind, typer.Option(help="Slow links down in the workers, or in the kernel.")] = "shaped"
     pin: Annotated[
@@ -426,27 +451,10 @@ class TrainOptions:
     ] = False
     ring: Annotated[bool, typer.Option(help="With --regret: also compare fixed sets in a ring.")] = True
 
-    def settings(self) -> tuple[str, ...]:
-        cached = self.cache_rows or (REGRET_CACHE_ROWS if self.regret else LIVE_CACHE_ROWS)
-        rows = f"dispatch.cache_rows={cached}", f"rows.dim={self.dim}", f"rows.optimizer={self.optimizer}"
-        return *rows, f"model.name={self.model}"
-
-    def experiment(self, overrides: Sequence[str]) -> "Experiment":
-        from benchmarks.simulated.workload import parse_links
-        from benchmarks.train import Experiment, default_links
-
-        return Experiment(
-            links_gbit=parse_links(self.links, self.workers) if self.links.strip() else default_links(self.workers),
-            batch=self.batch,
-            steps=self.steps,
-            warm_up=self.warm_up,
-            seed=self.seed,
-            dataset=self.form,
-            file=_existing(self.file),
-            overrides=(*self.settings(), *overrides),
-            network=self.network,
-            own_cores=self.pin,
-        )
+    def experiment(self, what: TrainOptions, overrides: Sequence[str]) -> "Experiment":
+        cache_rows = REGRET_CACHE_ROWS if self.regret else LIVE_CACHE_ROWS
+        experiment = what.experiment(self.steps, self.warm_up, cache_rows, overrides)
+        return replace(experiment, network=self.network, own_cores=self.pin)
 
 
 @app.command()
@@ -479,6 +487,7 @@ def freshness(
 @grouped
 def train(
     what: TrainOptions,
+    how: CompareOptions,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
 ) -> None:
@@ -500,17 +509,17 @@ def train(
     from infra.base.telemetry import configure_logging
     from infra.run.display import Display
 
-    experiment = what.experiment(overrides or ())
+    experiment = how.experiment(what, overrides or ())
     display = Display(Console(stderr=True))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         configure_logging("supervisor", "bench-train", path=Path(folder) / "supervisor.log")
-        if what.regret:
-            candidates = regret_variants(what.policies or OWN_CHOICE, what.workers, what.ring)
-            regret = run_regret(Path(folder), experiment, candidates, what.repeat, stop, display)
+        if how.regret:
+            candidates = regret_variants(how.policies or OWN_CHOICE, what.workers, how.ring)
+            regret = run_regret(Path(folder), experiment, candidates, how.repeat, stop, display)
         else:
-            variants = parse_variants(what.policies or LIVE_POLICIES)
-            results = run_train(Path(folder), experiment, variants, what.repeat, stop, display)
-    if what.regret:
+            variants = parse_variants(how.policies or LIVE_POLICIES)
+            results = run_train(Path(folder), experiment, variants, how.repeat, stop, display)
+    if how.regret:
         Console().print(regret_table(regret, fastest_first(experiment)))
         write_json([regret], output)
         check_losses([regret.own, *regret.fixed])
@@ -518,6 +527,41 @@ def train(
     Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)
+
+
+@app.command()
+@grouped
+def change(
+    what: TrainOptions,
+    changes: Annotated[
+        list[str],
+        typer.Option("--change", help="link-WORKER=GBIT@STEP, processor-WORKER=SHARE@STEP or join-WORKER@STEP."),
+    ],
+    policy: Annotated[str, typer.Option(help="An elastic policy.")] = OWN_CHOICE,
+    steps: Annotated[int, typer.Option(help="Steps of the run.", min=3)] = 900,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """Change links, processors and members while a run trains, and measure how soon its choice of workers follows.
+
+    Every worker has a network namespace (Linux, root). The run is not told the speed of its links, nor what changes.
+    Workers that join are the last ones: with --workers 4 and --change join-3@300 the run starts with three.
+
+    Example: freshet bench change --steps 900 --change link-0=0.02@300 --change processor-1=0.1@600 --json change.json
+    """
+    stop = stop_on_signals()
+    from benchmarks.change import own_choice, parse_changes, run_change
+    from benchmarks.tables import change_table
+    from infra.base.telemetry import configure_logging
+
+    experiment = what.experiment(steps, 1, REGRET_CACHE_ROWS, overrides or ())
+    parsed = parse_changes(changes, experiment)
+    own = own_choice(policy)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        configure_logging("supervisor", "bench-change", path=Path(folder) / "supervisor.log")
+        phases = run_change(Path(folder), experiment, own, parsed, stop, Console(stderr=True))
+    Console().print(change_table(phases, experiment))
+    write_json(phases, output)
 
 
 @app.command()

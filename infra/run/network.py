@@ -43,10 +43,16 @@ class Network:
     host: str
     """Address of the bridge: where servers must listen for workers to reach them."""
     names: tuple[str, ...]
+    links: tuple[str, ...]
+    """Ends of the links outside of the namespaces."""
 
     def inside(self, worker: int) -> list[str]:
         """The prefix of a command that runs in that worker's namespace."""
         return ["ip", "netns", "exec", self.names[worker]]
+
+    def shape(self, worker: int, gbit: float) -> None:
+        """Gives that worker's link another speed, in either direction."""
+        _shape(self.names[worker], self.links[worker], gbit)
 
 
 @contextmanager
@@ -62,7 +68,7 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
         _run("ip", "address", "add", f"{subnet}.1/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         _run("ip", "route", "replace", f"{subnet}.0/24", "dev", bridge, "congctl", CONGESTION)
-        names = []
+        names, links = [], []
         for number, gbit in enumerate(links_gbit):
             name = f"freshet-{owner}-{number}"
             outside = f"fr{owner}v{number}"
@@ -75,7 +81,8 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
             _run("ip", "-netns", name, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "congctl", CONGESTION)
             _shape(name, outside, gbit)
             names.append(name)
-        yield Network(f"{subnet}.1", tuple(names))
+            links.append(outside)
+        yield Network(f"{subnet}.1", tuple(names), tuple(links))
 
 
 def remove_abandoned() -> None:
@@ -115,8 +122,8 @@ def _shape(name: str, outside: str, gbit: float) -> None:
     rate = int(gbit * 1e9)
     burst = rate // 8 // KERNEL_TICKS + 2 * PACKET_BYTES
     bucket = ("root", "tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", QUEUE)
-    _run("tc", "qdisc", "add", "dev", outside, *bucket)
-    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *bucket)
+    _run("tc", "qdisc", "replace", "dev", outside, *bucket)
+    _run("tc", "-netns", name, "qdisc", "replace", "dev", "eth0", *bucket)
 
 
 class Address(msgspec.Struct):

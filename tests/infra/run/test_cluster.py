@@ -195,7 +195,7 @@ def test_a_further_worker_is_one_that_the_run_can_do_without(tmp_path: Path) -> 
     assert (spec.essential, spec.restart, values(spec, "--link")) == (False, "on_failure", ["0.5"])
     assert values(spec, "--dispatcher") == ["tcp://h:3"]
     with pytest.raises(ConfigError, match="has a network of its own"):
-        further_worker(settings, Extras(network=Network("h", ())), "edge", 0.5)
+        further_worker(settings, Extras(network=Network("h", (), ())), "edge", 0.5)
 
 
 def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:
