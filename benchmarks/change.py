@@ -152,7 +152,7 @@ def run_change(
         settings = settings_of(folder, first, own.policy, "run")
         samples = write_topic(settings.stream, samples_of(first, settings.event_schema))
         steps = min(first.steps, samples // first.whole_batch)
-        with World(settings.folder, network) as world:
+        with RunWorld(settings.folder, network) as world:
             display = ChangingDisplay(console, world, changes)
             run_to_its_end(settings, extras_of(first, steps, network), steps, stop, display)
     if len(display.happened) < len(changes):
@@ -164,7 +164,7 @@ def run_change(
     return read_whole(settings.folder / JOURNAL, lambda records: phases_of(list(records), changes, display.happened))
 
 
-class World:
+class RunWorld:
     """What a run depends on, and can be changed from outside while it trains."""
 
     def __init__(self, folder: Path, network: Network) -> None:
@@ -172,7 +172,7 @@ class World:
         self._network = network
         self._undo = ExitStack()
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "RunWorld":
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -226,7 +226,7 @@ def throttled(process: psutil.Process, share: float) -> Iterator[None]:
 class ChangingDisplay(Display):
     """Shows a run, and lets changes happen when their step has come."""
 
-    def __init__(self, console: Console, world: World, changes: Sequence[Change]) -> None:
+    def __init__(self, console: Console, world: RunWorld, changes: Sequence[Change]) -> None:
         super().__init__(console)
         self._world = world
         self._coming = list(changes)

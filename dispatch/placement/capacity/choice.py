@@ -11,6 +11,8 @@ The expected time of a set:
 - Otherwise: the model's best case, if its size is one of the few that a run begins with, or if there is time for a
   failed trial. In all other cases, the model's time plus the model's error, interpolated between the next smaller and
   the next larger sets that were measured.
+- If a set has become slower, and none of its workers is in the other set: at best what the slower one took before. The
+  model may not know why it is slower, nor whom that concerns; the clock tells.
 
 All trials together may cost EXPLORED of the run's time, and the time of a few steps more at its beginning. A trial that
 has used up its part ends at once. A set that was measured and left is tried again at intervals that double
@@ -25,7 +27,7 @@ import numpy as np
 
 from dispatch.placement.arrays import Bool
 from dispatch.placement.capacity.participation import MIN_IMPROVEMENT, Participation, SetChange
-from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SAME_INPUT, SetTime, SetTimes, Stay
+from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SAME_INPUT, SLOWED, SetTime, SetTimes, Stay
 from dispatch.placement.capacity.step_model import StepModel
 
 EXPLORED = 0.01
@@ -34,6 +36,10 @@ FIRST_STEPS = 8
 """Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
 AT_FIRST = 64
 """Steps for which that holds: from the start of a generation, or after the current set has become slower."""
+WON_BACK = 32
+"""After the current set has become slower, trials may cost what its former time would win back in so many steps: rows
+and weights that its workers own may have to leave over the very link that is slow.
+"""
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """Least number of steps of a trial."""
 SETTLED_LOOK = 8
@@ -44,6 +50,8 @@ UNKNOWN_TRY = 0.5
 """Assumed extra time of a step in which parked workers are tried, as a share of a step, until it is measured."""
 TRY_DAMPING = 0.25
 """Weight of the newest step with tries in the cost of such a step."""
+SHORTEST = 1e-9
+"""Seconds; avoids division by 0."""
 LONGEST_UNDER_WAY = 64
 """Most decided steps whose sets are remembered until they are measured."""
 
@@ -75,6 +83,12 @@ class MeasuredChoice(Participation):
         """Seconds that all trials have cost."""
         self._change_seconds: float | None = None
         """Extra seconds of the first steps of a set over its later ones; None: not measured yet."""
+        self._fast = float("inf")
+        """Seconds of a step before they became longer; infinite: they did not, or long ago."""
+        self._slow_since = 0
+        """The step at which that was noticed."""
+        self._slowed_n = self.taking_part_n
+        """Who took part then."""
 
     def allow(self, may_park_n: Bool) -> None:
         """Sets who may be parked from now on; if others take part for that reason, their set is measured again."""
@@ -140,9 +154,10 @@ class MeasuredChoice(Participation):
             return None
         now = self._remember(model, step)
         self._measure_change()
-        if self._stay.has_slowed:
-            self._begin_trials(step)
+        self._notice_slowing(step)
         if self._stay.is_trial and now > self._stay.rival and self._stay.may_improve:
+            return None
+        if self._stay.is_returning:
             return None
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
@@ -177,11 +192,23 @@ class MeasuredChoice(Participation):
         self._stay.rival = float("inf")
         return change if not self.taking_part_n.all() else None
 
-    def _begin_trials(self, step: int) -> None:
-        """From this step on trials may cost FIRST_STEPS more, unless that is so already."""
-        if step > self._first_until:
+    def _notice_slowing(self, step: int) -> None:
+        """If the present set has become slower, others are tried for AT_FIRST steps; then it is as it is."""
+        assert self._stay is not None
+        if self._fast < float("inf") and step > self._slow_since + AT_FIRST:
+            self._fast = float("inf")
+            self._stay.accept()
+        if self._stay.has_slowed and self._fast == float("inf"):
+            self._fast = self._stay.least
+            self._slowed_n = self.taking_part_n
+            self._slow_since = step
             self._first_until = step + AT_FIRST
             self._first_lost = 0.0
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether steps take longer than they did lately, with the set of then or with another that is tried since."""
+        return self._stay is not None and self._stay.seconds > SLOWED * self._fast
 
     def _measure_change(self) -> None:
         """What changing to the present set cost, once its other steps are known."""
@@ -245,8 +272,19 @@ class MeasuredChoice(Participation):
         if (alone_n := model.best_sole(self._may_park_n, self.taking_part_n)) is not None:
             sets.append(alone_n)
         sets.extend(self._set_of(members) for members in self._times.within(self._names))
+        sets.extend(self._others(model))
         different = {each.tobytes(): each for each in sets if (each != self.taking_part_n).any()}
         return list(different.values())
+
+    def _others(self, model: StepModel) -> list[Bool]:
+        """If a set has become slower: the fastest of the other workers, alone and as many."""
+        if not self._is_slow or not self._may_park_n[self._slowed_n].all():
+            return []
+        order = model.by_speed(self._may_park_n)
+        others = order[~self._slowed_n[order]]
+        alone_n = model.best_sole(self._may_park_n, self.taking_part_n, ~self._slowed_n)
+        as_many_n = np.isin(np.arange(order.size), others[: int(self._slowed_n.sum())])
+        return [each for each in (alone_n, as_many_n) if each is not None and each.any()]
 
     def _expect(self, model: StepModel, step: int, members_n: Bool) -> float:
         """Seconds of a step of these workers, the hand-overs of the change included; infinite: not to be tried now."""
@@ -255,6 +293,10 @@ class MeasuredChoice(Participation):
         if by_model == float("inf"):
             return by_model
         at_best = by_model - model.time_of(members_n) + model.at_best(members_n) + self._beyond_inside(members_n)
+        may_be_fast = self._is_slow and not (members_n & self._slowed_n).any()
+        if may_be_fast:  # if it is only those workers that have become slower, others are as fast as they were
+            as_before = self._fast * model.time_of(members_n) / max(model.time_of(self._slowed_n), SHORTEST)
+            at_best = min(at_best, by_model - model.time_of(members_n) + as_before)
         known = self._known(model, members_n)
         if known is None:
             likely = by_model + self._beyond(model, members_n)
@@ -265,9 +307,11 @@ class MeasuredChoice(Participation):
             return min(known.seconds, at_best)
         if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
             return min(known.seconds, at_best)
+        if self._is_slow:
+            return min(known.seconds, at_best) if may_be_fast and known.step < self._slow_since else known.seconds
         # Of a set that has won, an old time of another one says little: the whole machine may have been faster then.
         if self._stay.has_won:
-            return known.seconds if self._stay.has_slowed else float("inf")
+            return float("inf")
         # A trial has to be clearly faster than what was there before: eight steps say no more than that.
         in_favour = 1 - MIN_IMPROVEMENT if self._stay.is_trial and step > self._first_until else 1.0
         return in_favour * known.seconds if known.is_fresh(step) else float("inf")
@@ -285,11 +329,16 @@ class MeasuredChoice(Participation):
         return self._known_alike(model, members_n)
 
     def _known_alike(self, model: StepModel, members_n: Bool) -> SetTime | None:
-        """The latest of those with as many workers, links that are about as fast, and the same time by the model."""
+        """The latest of those with as many workers, links that are about as fast, and the same time by the model.
+
+        A set that has become slower is none of them: others may be as fast as it was.
+        """
         expected = model.time_of(members_n)
         row_n = np.sort(model.row_n[members_n])
 
         def is_like(other_n: Bool) -> bool:
+            if self._is_slow and (other_n == self._slowed_n).all():
+                return False
             has_such_links = bool((np.abs(np.sort(model.row_n[other_n]) - row_n) <= ALIKE * row_n).all())
             return has_such_links and abs(model.time_of(other_n) - expected) <= ALIKE * expected
 
@@ -355,7 +404,8 @@ class MeasuredChoice(Participation):
         """Seconds that trials may cost from now on because the run has begun, or its set has become slower."""
         if step > self._first_until or self._fastest == float("inf"):
             return 0.0
-        return max(0.0, FIRST_STEPS * self._fastest - self._first_lost)
+        slower = self._stay.seconds - self._fast if self._stay is not None and self._is_slow else 0.0
+        return max(0.0, max(FIRST_STEPS * self._fastest, WON_BACK * slower) - self._first_lost)
 
     def _may_lose(self, step: int) -> float:
         """Seconds that a trial may cost from now on."""

@@ -24,7 +24,7 @@ LEAST_BYTES = 32 * 1024
 SHORTEST_SECONDS = 1e-6
 FIRST_TRANSFERS = 2
 """Number of first transfers that are ignored: they are mostly connecting and waking up."""
-KNOWN_TRANSFERS = 4
+KNOWN_TRANSFERS = 2
 """Number of transfers after which a speed counts as known."""
 RECENT_TRANSFERS = 16
 STEP = 0.25

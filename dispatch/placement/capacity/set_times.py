@@ -131,7 +131,7 @@ class Stay:
         self._newest = 0.0
         self._lost = 0.0
         self._has_won = False
-        self._least = float("inf")
+        self.least = float("inf")
         """The fastest median since it won."""
 
     def add(self, step: int, seconds: float) -> None:
@@ -157,7 +157,11 @@ class Stay:
         self.rival = float("inf")
         self._has_won = True
         if len(self._seconds) >= MEASURED:
-            self._least = min(self._least, self.seconds)
+            self.least = min(self.least, self.seconds)
+
+    def accept(self) -> None:
+        """Takes what its steps take now for what is usual."""
+        self.least = self.seconds
 
     @property
     def is_trial(self) -> bool:
@@ -176,7 +180,7 @@ class Stay:
     @property
     def has_slowed(self) -> bool:
         """Whether it takes clearly longer than it did after it had won."""
-        return self.seconds > SLOWED * self._least
+        return self.seconds > SLOWED * self.least
 
     @property
     def seconds(self) -> float:
@@ -206,6 +210,12 @@ class Stay:
         earlier = median(self._seconds[-2 * half : -half])
         later = median(self._seconds[-half:])
         return later - max(0.0, earlier - later) < self.rival
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether it was faster before, is no trial, and may become so again: others had its rows meanwhile."""
+        is_slower = self.known < self.seconds and not self._has_disappointed
+        return is_slower and not self.is_trial and not self._has_won and len(self._seconds) < LONGEST_TRIAL
 
     @property
     def _has_disappointed(self) -> bool:

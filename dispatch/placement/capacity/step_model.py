@@ -141,10 +141,14 @@ class StepModel:
             several_n[np.where(several_n, np.inf, self.fixed_n).argmin()] = True
         return several_n
 
-    def best_sole(self, may_park_n: Bool, now_n: Bool) -> Bool | None:
-        """The set of one with the least time after the current one; None if nobody may, or can hold the batch."""
+    def best_sole(self, may_park_n: Bool, now_n: Bool, among_n: Bool | None = None) -> Bool | None:
+        """The set of one with the least time after the current one; None if nobody may, or can hold the batch.
+
+        among_n: who may be chosen; None: anyone.
+        """
         must_n = ~may_park_n
         may_n = (must_n.sum() - must_n == 0) & (self.most_n >= self.samples)
+        may_n &= True if among_n is None else among_n
         if not may_n.any():
             return None
         time_n = self._alone_time_n + self._to_sole_n(now_n) / HAND_OVER_STEPS

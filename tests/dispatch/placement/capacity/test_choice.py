@@ -173,6 +173,32 @@ def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps() -> None:
     assert any(count(members) > 1 for members in run.sets[200:260])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_worker_alone_that_becomes_slower_is_left_for_another_one(seed: int) -> None:
+    def slow_down(world: World, step: int) -> None:
+        if step == 200:
+            world.slowed_n[0] = 6.0
+
+    world = World((FAST,) * 4, compute=0.03, shared=1.0, late=0.05, change_over=0.05, seed=seed)
+    run = drive(world, 500, meanwhile=slow_down)
+    assert run.sets[199] == (True, False, False, False)
+    assert run.settled(200) in {(False, True, False, False), (False, False, True, False), (False, False, False, True)}
+    assert not any(members[0] for members in run.sets[259:])
+    assert len([step for step in run.changes if step > 200]) <= 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_whole_machine_that_becomes_slower_makes_no_set_flap(seed: int) -> None:
+    def slow_down(world: World, step: int) -> None:
+        if step == 200:
+            world.slowed_n[:] = 6.0
+
+    world = World((FAST,) * 4, compute=0.03, shared=1.0, late=0.05, change_over=0.05, seed=seed)
+    run = drive(world, 800, meanwhile=slow_down)
+    assert count(run.settled(400)) == 1
+    assert len([step for step in run.changes if step > 200]) <= 4
+
+
 def test_what_was_measured_is_known_to_the_next_generation() -> None:
     times, world = SetTimes(), World((FAST,) * 4 + (SLOW,) * 4, compute=0.17, late=0.01)
     first = drive(world, STEPS, times)

@@ -55,6 +55,8 @@ class World:
     def __post_init__(self) -> None:
         self.workers = len(self.dense)
         self.links_n = np.array(self.dense)
+        self.slowed_n = np.ones(self.workers)
+        """factor by which steps with each worker are longer, which no model knows of"""
         self._known_links_n = self.links_n
         """as they were when each worker last had samples"""
         self._random = np.random.default_rng(self.seed)
@@ -70,10 +72,11 @@ class World:
         """Of a step of these workers, noise left out."""
         count, cold = int(members_n.sum()), self.cold * coldness
         compute = self._compute(count)
+        slowed = float(self.slowed_n[members_n].max())
         if count == 1:
-            return max(compute, cold, self.decide_alone)
+            return slowed * max(compute, cold, self.decide_alone)
         waits = self.late * float(np.log2(count)) + float(self.links_n[members_n].max())
-        return max(compute, cold / count, self.decide_several) + waits
+        return slowed * max(compute, cold / count, self.decide_several) + waits
 
     def step(self, members_n: Bool) -> float:
         """Trains one; returns its seconds."""
