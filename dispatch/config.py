@@ -48,6 +48,10 @@ class DispatchConfig(Section):
     auto: measured if no worker has a configured speed and the policy is elastic, which depends on measured times
     anyway.
     """
+    probe_seconds: float = Field(30.0, ge=0, le=86_400)
+    """Longest time between two measurements of the link of a worker without samples, by fetching 64 KiB; they are made
+    only if link costs are measured. 0: none are made, and such a worker counts as being as fast as it last was.
+    """
     least_share: tuple[float, ...] = ()
     """Fewest samples that an elastic policy gives a worker, in equal shares of the batch; one number for all workers or
     one for each. A worker with 0 may be parked: it gets no samples while the others are faster without it; a larger

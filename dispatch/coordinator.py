@@ -19,6 +19,7 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.placement.decide import Decider, Decision
+from dispatch.progress.probes import PROBE_BYTES
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
@@ -115,6 +116,7 @@ class Coordinator:
             # The journal is ahead of the intake while recorded steps are trained again.
             newest = max(self.intake.step, self.journal.history.step)
             self.commands.carry_out_arrived(newest, self.training.accounts.parked)
+        self._probe_idle()
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
             self.stop.request("the last worker left")
@@ -377,6 +379,15 @@ class Coordinator:
                     "every push of a reported round; see whether workers reach the shards, and raise "
                     f"dispatch.{'drain' if self.stop.requested else 'report'}_seconds if links are that slow"
                 )
+
+    def _probe_idle(self) -> None:
+        """Has the links of workers without samples measured, if link costs are."""
+        members = self.crew.roster.members
+        for probed in self.crew.probed:
+            self.training.add_probe(members[probed.worker], probed)
+        self.crew.probed.clear()
+        if self.state == "training" and (names := self.training.probes_due()):
+            self.crew.probe(names, self.intake.step, PROBE_BYTES)
 
     def _begin_checkpoint(self, is_publication: bool = False) -> int:
         decisions = self.training.accounts.decisions.save()

@@ -111,6 +111,14 @@ class Report(Header, frozen=True):
     """Duration of these transfers."""
 
 
+class Probed(Header, frozen=True):
+    """The answer to a Probe."""
+
+    worker: WorkerNumber
+    link_bytes: Bytes
+    link_seconds: Seconds
+
+
 class Saved(Header, frozen=True):
     """The dense weights are on disk: the answer to a Goodbye that asked to save them."""
 
@@ -234,6 +242,12 @@ class Idle(Header, frozen=True):
     """A keep-alive from a dispatcher that has nothing else to send."""
 
 
+class Probe(Header, frozen=True):
+    """A worker without samples is asked to measure its link: it fetches so many bytes from the shards."""
+
+    link_bytes: Bytes
+
+
 class Goodbye(Header, frozen=True):
     """The worker's generation is over and it is not in the next one: it exits with code 0."""
 
@@ -241,8 +255,8 @@ class Goodbye(Header, frozen=True):
     """Whether this worker saves the dense weights before it leaves, and confirms that with Saved."""
 
 
-TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Saved, Watch, Serve)
-FROM_DISPATCHER = (Admitted, Welcome, Abort, Posted, Order, Idle, Goodbye, Heard, Refused)
+TO_DISPATCHER = (Join, Ready, Leave, Post, GaveUp, Report, Probed, Saved, Watch, Serve)
+FROM_DISPATCHER = (Admitted, Welcome, Abort, Posted, Order, Idle, Probe, Goodbye, Heard, Refused)
 
 
 def unencrypted(workers: int) -> ConfigError:

@@ -30,7 +30,9 @@ from dispatch.placement.rows.index import Index
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
+from dispatch.progress.probes import LinkProbes
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
+from dispatch.protocol import Probed
 from ps.phases import FLUSH
 
 
@@ -53,6 +55,7 @@ class Training:
         self.index = index or Index()
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
+        self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
         self.newest = NewestSamples()
         """The samples trained last, and their logits."""
@@ -170,7 +173,18 @@ class Training:
             names = [member.name for member in self._members]
             self.accounts.set_parked(change.parked(names))
             self.feedback.forget_busy()
+            self._probes.restart()
             structlog.get_logger().info("other workers take part", **change.facts(names))
+
+    def probes_due(self) -> list[str]:
+        """Names of the parked workers whose links are to be measured now."""
+        return self._probes.due(self.accounts.parked) if self.feedback.measures_links else []
+
+    def add_probe(self, member: Member, probed: Probed) -> None:
+        """Records how fast a worker's link was found to be."""
+        is_known = self.feedback.add_probe(member.name, probed.link_bytes, probed.link_seconds)
+        self._probes.answered(member.name, is_known)
+        self._set_speeds([member])
 
     def completed(self, members: tuple[Member, ...]) -> Iterator[CompletedRound]:
         """Adds the completed rounds to the accounts and yields them, in the order in which they were ordered."""

@@ -256,6 +256,25 @@ class ShardClient:
             ranges[shard] = answer.dense
         return [ranges[shard] for shard in sorted(ranges)]
 
+    def time_link(self, nbytes: int) -> tuple[int, float]:
+        """Fetches about so many bytes that mean nothing; returns how many they were and how long they were under way.
+
+        Fetches none while other answers are awaited, which would be lost.
+        """
+        if self._asked:
+            return 0, 0.0
+        floats = -(-nbytes // (4 * self.shards))
+        began = time.perf_counter()
+        for shard in range(self.shards):
+            self._send(shard, Peek(**self._common(OUTSIDE_STEPS), padding=floats), PeekArrays(numbers=NO_I64))
+            self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
+        received, held_seconds = 0, 0.0
+        for shard, header, arrays, _ in self._messages(OUTSIDE_STEPS):
+            del self._asked[shard, TRAIN]
+            received += arrays.dense.nbytes
+            held_seconds = max(held_seconds, header.held_seconds)
+        return received, max(0.0, time.perf_counter() - began - held_seconds)
+
     def close(self) -> None:
         for socket in self._sockets:
             socket.close()

@@ -41,6 +41,9 @@ Round = tuple[int, int]
 """(step, phase), which are ordered."""
 RoundPhase = Annotated[int, Meta(ge=EARLY, le=LAST_FLUSH)]
 WorkerNumber = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
+MOST_PADDING = 1 << 20
+"""Most zeros that a shard sends because it is asked to."""
+Padding = Annotated[int, Meta(ge=0, le=MOST_PADDING)]
 DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
 """The form of dense weights that a message carries or requests."""
 MOST_PARTS = 1000
@@ -217,6 +220,8 @@ class Peek(Header, frozen=True):
 
     dense: DenseForm = NO_DENSE
     """The form in which dense weights are requested."""
+    padding: Padding = 0
+    """Zeros that are requested instead of dense weights, to see how long they take."""
 
 
 class Count(Header, frozen=True):

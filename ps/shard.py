@@ -28,7 +28,7 @@ import numpy as np
 from infra.base.errors import Fenced, FreshetError, StorageError, WireError
 from infra.base.faults import reach
 from infra.base.telemetry import Refusals
-from infra.base.wire import I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, truncate_reason
+from infra.base.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused, truncate_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.checkpoints.digest import digest_store
 from ps.checkpoints.restore import ModelSettings, restore
@@ -353,7 +353,8 @@ class Shard:
         middle = len(wanted.full_numbers) * shape.total
         end = middle + len(wanted.value_numbers) * shape.value
         form = message.header.dense if isinstance(message.header, Peek) else NO_DENSE
-        dense = self.dense.read(form) if form else NO_F32
+        padding = message.header.padding if isinstance(message.header, Peek) else 0
+        dense = self.dense.read(form) if form else np.zeros(padding, np.float32)
         buffer = self._buffers.take_buffer(end + dense.size)
         full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
         dense_copy[:] = dense

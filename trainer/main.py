@@ -28,7 +28,7 @@ import structlog
 import torch
 import zmq
 
-from dispatch.protocol import Abort, Admitted, Goodbye, Order, Saved, Watch, Welcome
+from dispatch.protocol import Abort, Admitted, Goodbye, Order, Probe, Saved, Watch, Welcome
 from dispatch.tally import PhaseSeconds
 from infra.base.errors import Fenced
 from infra.base.faults import reach
@@ -95,6 +95,8 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
                         log.info("began", generation=message.generation, number=message.worker, members=message.names)
                     case Order():
                         obey(worker, dispatcher, message, arrays, meter)
+                    case Probe():
+                        dispatcher.send(worker.time_link(message))
                     case Goodbye(save_dense=True):
                         at: dict[str, Any] = {"run": job.run, "generation": message.generation, "step": message.step}
                         save_dense(job.folder / DENSE_FILE, worker.newest_dense(), {**at, "model": job.model.name})

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dispatch.placement.traffic import ring_moved
-from dispatch.protocol import Order, OrderArrays, Report, ReportArrays, Welcome
+from dispatch.protocol import Order, OrderArrays, Probe, Probed, Report, ReportArrays, Welcome
 from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.base.faults import reach
 from infra.base.wire import NO_F32
@@ -155,6 +155,18 @@ class Worker:
             link_seconds=link_seconds,
         )
         return report, ReportArrays(logits=logits)
+
+    def time_link(self, probe: Probe) -> Probed:
+        """Measures how fast the link to the shards is."""
+        link_bytes, link_seconds = self._client.time_link(probe.link_bytes)
+        return Probed(
+            run=probe.run,
+            generation=probe.generation,
+            step=probe.step,
+            worker=self._number,
+            link_bytes=link_bytes,
+            link_seconds=link_seconds,
+        )
 
     def newest_dense(self) -> Dense:
         """The dense weights as the shards have them after a flush."""

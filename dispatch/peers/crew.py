@@ -12,7 +12,7 @@ of the generation sent it: then the dispatcher ends, since what such a member tr
 older generation are refused, and never held against their sender.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -37,6 +37,8 @@ from dispatch.protocol import (
     Leave,
     Post,
     Posted,
+    Probe,
+    Probed,
     Ready,
     Report,
     Saved,
@@ -47,6 +49,8 @@ from infra.base.telemetry import Refusals
 from infra.base.wire import NO_ARRAYS, Arrays, Curve, Header
 from ps.protocol import DISPLACED, TAKEN, Heard, Serve
 
+MembersMessage = Report | Post | GaveUp | Probed
+"""What only members of the generation send."""
 MESSAGES_A_TURN = 1024
 """Most messages handled at once; a sender of more must not keep the dispatcher from everything else."""
 OF_NONE = -1
@@ -81,6 +85,8 @@ class Crew:
         self.losses = Losses()
         self.has_saved = False
         """Whether the dense weights are on disk."""
+        self.probed: list[Probed] = []
+        """Answers to probes that nobody has looked at yet."""
 
     def start_generation(
         self, generation: int, step: int, terms: Mapping[str, Any], keeps: Sequence[bool] | None = None
@@ -92,6 +98,7 @@ class Crew:
         gone = self.roster.advance()
         self.generation = generation
         self.losses.clear()
+        self.probed.clear()
         for member in gone:
             self.dismiss(member, step, save_dense=False)
         names = tuple(member.name for member in self.roster.members)
@@ -118,6 +125,12 @@ class Crew:
     def order(self, orders: Orders) -> dict[int, int]:
         """Sends the orders, by number of the member; returns the bytes of each."""
         return {number: self._send(self.roster.members[number], *order) for number, order in orders.items()}
+
+    def probe(self, names: Collection[str], step: int, nbytes: int) -> None:
+        """Asks these members to measure their links."""
+        for member in self.roster.members:
+            if member.name in names:
+                self._send(member, Probe(**self.at(step), link_bytes=nbytes))
 
     def keep_alive(self, step: int) -> None:
         """Sends everyone a sign of life, including those who wait for their first generation; drops
@@ -186,7 +199,7 @@ class Crew:
         elif header.run != self._run:
             reason = f"this dispatcher runs {self._run!r}, not {header.run!r}; use the same run name"
             self._reject(sender, type(header).__name__, reason)
-        elif isinstance(header, Report | Post | GaveUp):
+        elif isinstance(header, MembersMessage):
             if self._is_member(sender, header, header.worker):
                 return self._handle_member(header, arrays, message_bytes)
             reason = _misplaced(header, len(self.roster.members), self.generation)
@@ -218,11 +231,14 @@ class Crew:
             case Watch():
                 pass  # its only purpose is to make the connection known
 
-    def _handle_member(self, message: Report | Post | GaveUp, arrays: Any, message_bytes: int) -> Reported | None:
+    def _handle_member(self, message: MembersMessage, arrays: Any, message_bytes: int) -> Reported | None:
         """Handles a message of a member: returns a report, forwards a post to every other member."""
         self.losses.hear(message.worker)
         if isinstance(message, Report):
             return Reported(message, arrays.logits, message_bytes)
+        if isinstance(message, Probed):
+            self.probed.append(message)
+            return None
         sender = self.roster.members[message.worker]
         at = self.at(message.step)
         if isinstance(message, GaveUp):
@@ -279,7 +295,7 @@ def taken(who: str, option: str) -> str:
     return f"another process is {who}, and is alive; expected one of each; correct {option}, or end the other first"
 
 
-def _misplaced(message: Report | Post | GaveUp, members: int, generation: int) -> str:
+def _misplaced(message: MembersMessage, members: int, generation: int) -> str:
     return (
         f"a {type(message).__name__} of step {message.step} names worker number {message.worker} of generation "
         f"{message.generation}; "

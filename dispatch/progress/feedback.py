@@ -110,6 +110,11 @@ class Feedback:
         """Measured speed of a worker's link; 0: not known yet."""
         return self._links.of(worker).gbit
 
+    def add_probe(self, worker: str, nbytes: int, seconds: float) -> bool:
+        """Adds a measurement of an idle worker's link; returns whether its speed is known and about what it was."""
+        link = self._links.of(worker)
+        return link.add_probe(nbytes, seconds) and link.gbit > 0.0
+
     def learn(self, done: OrderedRound, decider: Decider) -> None:
         """Processes the reports of a completed step; the decider gets the basis of elastic
         capacities and link costs.

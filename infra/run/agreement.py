@@ -81,6 +81,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.eviction",
         "dispatch.links_gbit",
         "dispatch.link_costs",
+        "dispatch.probe_seconds",
         "dispatch.least_share",
         "dispatch.largest_share",
         "dispatch.choose",

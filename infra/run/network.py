@@ -51,7 +51,12 @@ class Network:
         return ["ip", "netns", "exec", self.names[worker]]
 
     def shape(self, worker: int, gbit: float) -> None:
-        """Gives that worker's link another speed, in either direction."""
+        """Gives that worker's link another speed, in either direction; what waits for its turn there is dropped.
+
+        It would stay there forever if a packet were larger than the new bucket.
+        """
+        _run("tc", "qdisc", "delete", "dev", self.links[worker], "root")
+        _run("tc", "-netns", self.names[worker], "qdisc", "delete", "dev", "eth0", "root")
         _shape(self.names[worker], self.links[worker], gbit)
 
 
@@ -122,8 +127,8 @@ def _shape(name: str, outside: str, gbit: float) -> None:
     rate = int(gbit * 1e9)
     burst = rate // 8 // KERNEL_TICKS + 2 * PACKET_BYTES
     bucket = ("root", "tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", QUEUE)
-    _run("tc", "qdisc", "replace", "dev", outside, *bucket)
-    _run("tc", "-netns", name, "qdisc", "replace", "dev", "eth0", *bucket)
+    _run("tc", "qdisc", "add", "dev", outside, *bucket)
+    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *bucket)
 
 
 class Address(msgspec.Struct):

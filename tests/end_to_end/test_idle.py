@@ -1,12 +1,17 @@
 """A run that gets no events: what is known of its workers, and how its summary calls an end that is none."""
 
 import json
+import re
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from infra.base.run_folder import read_endpoint
 from tests.api.serving import new_token, until
 from tests.end_to_end.processes import run, start
+
+MEASURED = r'(?m)^freshet_link_bytes_per_second\{[^}]*worker="worker-1"[^}]*\} [1-9]'
 
 
 @pytest.mark.timeout(400)
@@ -39,3 +44,25 @@ def test_an_added_worker_shows_its_link_and_a_run_that_was_stopped_is_not_finish
     assert json.loads((tmp_path / "summary.json").read_text())["exit_reason"] == "stopped"
     assert "freshet · idle · stopped" in output
     assert "finished" not in output
+
+
+@pytest.mark.timeout(400)
+def test_the_link_of_a_worker_without_samples_is_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    small = ("stream.batch=64", "dispatch.workers=2", "ps.shards=1", "rows.dim=4", "run=idle")
+    settings = (*small, "dispatch.policy=joint:elastic", f"stream.folder={tmp_path / 'log'}")
+    given = [part for setting in settings for part in ("--set", setting)]
+    assert run("produce", "--limit", "128", *given).returncode == 0
+    process = start("up", "--no-api", "--run", folder, "--json", tmp_path / "summary.json", *given)
+    try:
+        address = until(lambda: read_endpoint(folder, "dispatcher.metrics"))
+        until(lambda: re.search(MEASURED, httpx2.get(str(address)).text))
+        process.terminate()
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, output
+    workers = json.loads((tmp_path / "summary.json").read_text())["status"]["workers"]
+    assert [worker["traffic"]["samples"] for worker in workers] == [128, 0]
+    assert workers[1]["measured_gbit"] > 0

@@ -216,3 +216,23 @@ def test_transfers_of_an_interrupted_step_are_not_counted_in_the_next_generation
         staged.announcer.announce(0, new=NEW, generation=2)
         (pulled,) = pull(client, 0, ints(1), NO_ROWS)
         assert client.take_link_time()[0] <= pulled.nbytes + ints(1).nbytes
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_link_is_timed_without_any_row_and_never_while_rows_are_awaited(shards: int) -> None:
+    with stage(ROWS, shards) as staged:
+        staged.announcer.announce(0, new=NEW)
+        client = staged.client(0)
+        nbytes, seconds = client.time_link(60_000)
+        assert 60_000 <= nbytes < 60_000 + 4 * shards
+        assert seconds > 0.0
+        rows = placed([2, 3, 5], shards)
+        client.ask(0, TRAIN, rows, NO_ROWS)
+        assert client.time_link(60_000) == (0, 0.0)
+        assert sum(len(answer.full_KT) for answer in client.answers(0) if isinstance(answer, Pulled)) == 3
+
+
+def test_a_shaped_link_takes_as_long_as_it_should() -> None:
+    with closing(Link(0.001, burst_bytes=0)) as link, stage(ROWS) as staged:
+        nbytes, seconds = staged.client(0, link=link).time_link(60_000)
+    assert nbytes * 8e-9 / seconds == pytest.approx(0.001, rel=0.5)

@@ -228,12 +228,14 @@ class MeasuredChoice(Participation):
         known = self._known(model, members_n)
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
+        # one worker may have to wait for all that others own; it is given the time to show whether that pays
+        is_clear = int(members_n.sum()) == 1 and SLOWED * expected < before < float("inf")
         self._stay = Stay(
             self._names_of(members_n),
             step,
             is_first=False,
             rival=rival,
-            may_lose=self._may_lose(step),
+            may_lose=max(self._may_lose(step), WON_BACK * (before - expected) if is_clear else 0.0),
             known=float("inf") if known is None else known.seconds,
         )
         self.taking_part_n = members_n
@@ -302,7 +304,8 @@ class MeasuredChoice(Participation):
             likely = by_model + self._beyond(model, members_n)
             if self._may_lose_at_first(step) > 0.0:
                 return at_best if self._is_tried_at_first(members_n) else likely
-            return at_best if self._can_afford(likely) else float("inf")
+            can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and self._wins_back(likely))
+            return at_best if can_afford else float("inf")
         if not known.is_settled and self._may_lose_at_first(step) > 0.0:
             return min(known.seconds, at_best)
         if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
@@ -421,6 +424,20 @@ class MeasuredChoice(Participation):
         change = now if self._change_seconds is None else self._change_seconds
         cost = 2 * change + TRIAL_STEPS * max(0.0, seconds - now)
         return cost <= EXPLORED * self._elapsed - self._lost
+
+    def _may_differ(self, members_n: Bool, step: int) -> bool:
+        """Whether a set was measured with other links or batches a while ago, or is one worker, about whom the model is
+        right.
+        """
+        known = self._times.of(self._names_of(members_n))
+        return int(members_n.sum()) == 1 if known is None else known.is_due(step)
+
+    def _wins_back(self, seconds: float) -> bool:
+        """Whether a set whose steps take so long soon makes up for the change to it."""
+        assert self._stay is not None
+        now = self._stay.seconds
+        change = now if self._change_seconds is None else self._change_seconds
+        return SLOWED * seconds < now and 2 * change < WON_BACK * (now - seconds)
 
     def _set_of(self, members: frozenset[str]) -> Bool:
         """These workers, and those that must not be parked."""

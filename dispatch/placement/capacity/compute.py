@@ -27,9 +27,10 @@ class ComputeTimes:
         self._covariance_n = np.zeros(workers)
         self._fixed_share_n = np.zeros(workers)
         self._least_sample_n = np.full(workers, np.inf)
+        self._alone_sample_n = np.full(workers, np.nan)
 
-    def add(self, worker: int, samples: int, seconds: float) -> None:
-        """Adds one step of a worker that had samples."""
+    def add(self, worker: int, samples: int, seconds: float, is_alone: bool = False) -> None:
+        """Adds one step of a worker that had samples. is_alone: no other one had."""
         if not self._samples_n[worker]:
             self._samples_n[worker], self._seconds_n[worker] = samples, seconds
             return  # the first step takes longer than others
@@ -41,6 +42,10 @@ class ComputeTimes:
         self._covariance_n[worker] = (1 - DAMPING) * (self._covariance_n[worker] + DAMPING * more * longer)
         self._separate(worker)
         self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
+        if is_alone:
+            before = self._alone_sample_n[worker]
+            now = seconds / samples
+            self._alone_sample_n[worker] = now if np.isnan(before) else before + DAMPING * (now - before)
 
     def _separate(self, worker: int) -> None:
         mean = self._samples_n[worker]
@@ -64,11 +69,13 @@ class ComputeTimes:
 
     @property
     def undisturbed_sample_n(self) -> F64:
-        """Seconds per sample in the fastest step so far, including its share of the fixed part.
+        """Seconds per sample of a worker alone, including its share of the fixed part: as it took lately, if it was
+        alone, and otherwise as in its fastest step so far.
 
         Workers that share a processor or a GPU slow each other down, so this is a better estimate for one of them
         alone.
         """
         known_n = np.isfinite(self._least_sample_n)
         least = float(self._least_sample_n.min(initial=np.inf))
-        return np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)
+        fastest_n = np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)
+        return np.where(np.isnan(self._alone_sample_n), fastest_n, self._alone_sample_n)

@@ -126,7 +126,8 @@ class Elastic:
         """
         if samples > 0 and compute_seconds >= 0.0 and row_seconds > 0.0:
             self._time_n *= 1.0 if self._known.is_measured else row_seconds
-            self._known.measure(worker, samples, compute_seconds, row_seconds)
+            is_alone = sole_of(self.participation.taking_part_n) == worker and not self.participation.tried_n.any()
+            self._known.measure(worker, samples, compute_seconds, row_seconds, is_alone)
 
     def measure_step(self, step: int, seconds: float) -> None:
         """Records how long a whole step took, from the end of the one before."""

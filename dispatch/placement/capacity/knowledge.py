@@ -45,11 +45,13 @@ class WorkerKnowledge:
         """Whether times are seconds; otherwise they are rows over the fastest link."""
         return self._row_seconds > 0.0
 
-    def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
+    def measure(
+        self, worker: int, samples: int, compute_seconds: float, row_seconds: float, is_alone: bool = False
+    ) -> None:
         """Records a worker's report: seconds of compute for that many samples, seconds of a row
         over the fastest link.
         """
-        self.compute.add(worker, samples, compute_seconds)
+        self.compute.add(worker, samples, compute_seconds, is_alone)
         self._row_seconds = damped(self._row_seconds, row_seconds)
 
     def measure_decision(self, seconds: float, is_alone: bool) -> None:

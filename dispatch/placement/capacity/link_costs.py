@@ -27,6 +27,8 @@ FIRST_TRANSFERS = 2
 KNOWN_TRANSFERS = 2
 """Number of transfers after which a speed counts as known."""
 RECENT_TRANSFERS = 16
+CHANGED = 2.0
+"""Factor from which on a link that is measured while it is idle counts as another one."""
 STEP = 0.25
 """Distance of two costs, in powers of two: 19 %."""
 HYSTERESIS = 0.5
@@ -52,6 +54,21 @@ class LinkSpeed:
         self.transfers += 1
         if self.transfers > FIRST_TRANSFERS:
             self.gbits.append(nbytes * 8e-9 / seconds)
+
+    def add_probe(self, nbytes: int, seconds: float) -> bool:
+        """Adds a transfer that nothing else competed with; returns whether the link is about as fast as it was.
+
+        If it is not, what was measured before is forgotten.
+        """
+        known = self.gbit
+        if nbytes < LEAST_BYTES or seconds <= SHORTEST_SECONDS:
+            return known > 0.0
+        gbit = nbytes * 8e-9 / seconds
+        is_the_same = known / CHANGED < gbit < known * CHANGED
+        if known and not is_the_same:
+            self.gbits.clear()
+        self.add(nbytes, seconds)
+        return is_the_same
 
     @property
     def gbit(self) -> float:

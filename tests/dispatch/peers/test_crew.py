@@ -32,6 +32,8 @@ from dispatch.protocol import (
     OrderArrays,
     Post,
     Posted,
+    Probe,
+    Probed,
     Ready,
     Report,
     ReportArrays,
@@ -542,3 +544,18 @@ def test_with_keys_a_second_worker_is_refused_unless_the_settings_allow_sums() -
         b.offer()
         assert "trainer.unencrypted_reduce = true" in str(b.hear())
         assert names_of(crew) == ["a"]
+
+
+def test_a_member_that_is_asked_measures_its_link_and_others_are_not_asked() -> None:
+    with crew_and("a", "b") as (crew, (a, b)):
+        in_generation(crew, a, b)
+        crew.probe({"b"}, 3, 4096)
+        assert b.hear() == Probe(run=RUN, generation=1, step=3, link_bytes=4096)
+        assert not a.socket.poll(100)
+        b.send(Probed, generation=1, worker=1, link_bytes=4096, link_seconds=0.5)
+        crew.listen(PATIENCE_MILLISECONDS / 1000)
+        assert crew.probed == [Probed(run=RUN, generation=1, step=0, worker=1, link_bytes=4096, link_seconds=0.5)]
+        with pytest.raises(BadReport):
+            b.tell(Probed, generation=1, worker=0, link_bytes=4096, link_seconds=0.5)
+        crew.start_generation(2, 0, {"cache_rows": 8})
+        assert crew.probed == [], "what was asked in an earlier generation is over"

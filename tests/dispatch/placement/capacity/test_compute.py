@@ -39,3 +39,12 @@ def test_compute_in_proportion_to_samples_has_no_fixed_part() -> None:
     times = compute(0.0, 0.001, [10, 90] * 30)
     assert times.fixed_n[0] == pytest.approx(0.0, abs=1e-9)
     assert times.sample_n[0] == pytest.approx(0.001)
+
+
+def test_a_worker_alone_is_expected_to_take_what_it_took_lately() -> None:
+    times = compute(0.0, 0.001, [10] * 5)
+    assert times.undisturbed_sample_n[0] == pytest.approx(0.001)
+    for _ in range(20):
+        times.add(0, 10, 0.1, is_alone=True)
+    assert times.undisturbed_sample_n[0] == pytest.approx(0.01, rel=0.05)
+    assert times.undisturbed_sample_n[1] == pytest.approx(0.001), "of others the fastest step counts"

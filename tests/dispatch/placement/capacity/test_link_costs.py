@@ -90,3 +90,21 @@ def test_whatever_is_reported_costs_can_be_used(reports: list[tuple[int, float]]
         costs = links.row_costs(NAMES)
         assert costs.min() == 1.0
         assert costs.max() <= 1024
+
+
+def test_an_idle_link_that_has_changed_is_known_anew_after_two_measurements() -> None:
+    links = measured(0.2, 0.2, steps=20)
+    link = links.of("a")
+    slow = MEGABYTE * 8e-9 / 0.02
+    assert [link.add_probe(MEGABYTE, slow) for _ in range(3)] == [False, False, True]
+    assert link.gbit == pytest.approx(0.02)
+    assert links.row_costs(NAMES).tolist() == [2**3.25, 1]
+    assert link.add_probe(MEGABYTE, slow * 1.5)
+    assert link.gbit == pytest.approx(0.02), "about as fast as it was"
+
+
+def test_a_measurement_of_few_bytes_says_nothing() -> None:
+    links = measured(1.0, 1.0)
+    assert links.of("a").add_probe(0, 0.0)
+    assert not links.of("unknown").add_probe(0, 0.0)
+    assert links.of("a").gbit == pytest.approx(1.0)
