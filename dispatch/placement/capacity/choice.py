@@ -193,11 +193,14 @@ class MeasuredChoice(Participation):
         return change if not self.taking_part_n.all() else None
 
     def _notice_slowing(self, step: int) -> None:
-        """If the present set has become slower, others are tried for AT_FIRST steps; then it is as it is."""
+        """If the present set has become slower, others are tried for AT_FIRST steps, or until one is clearly faster."""
         assert self._stay is not None
-        if self._fast < float("inf") and step > self._slow_since + AT_FIRST:
-            self._fast = float("inf")
-            self._stay.accept()
+        if self._fast < float("inf"):
+            slowed = self._times.of(self._names_of(self._slowed_n))
+            has_found = slowed is not None and SLOWED * self._stay.seconds < slowed.seconds
+            if has_found or step > self._slow_since + AT_FIRST:
+                self._fast = float("inf")
+                self._stay.accept()
         if self._stay.has_slowed and self._fast == float("inf"):
             self._fast = self._stay.least
             self._slowed_n = self.taking_part_n
@@ -209,6 +212,11 @@ class MeasuredChoice(Participation):
     def _is_slow(self) -> bool:
         """Whether steps take longer than they did lately, with the set of then or with another that is tried since."""
         return self._stay is not None and self._stay.seconds > SLOWED * self._fast
+
+    @property
+    def _is_far_slower(self) -> bool:
+        """Whether they take so much longer that it is hardly the machine as a whole, which wanders a little."""
+        return self._stay is not None and self._stay.seconds > SAME_INPUT * self._fast
 
     def _measure_change(self) -> None:
         """What changing to the present set cost, once its other steps are known."""
@@ -248,7 +256,7 @@ class MeasuredChoice(Participation):
         """Records how long the current set's steps take, and returns it."""
         assert self._stay is not None
         known = self._times.of(self._stay.members)
-        seconds = self._stay.seconds
+        seconds = self._stay.latest_seconds if self._stay.has_slowed else self._stay.seconds
         beyond = max(0.0, seconds - model.at_most(self.taking_part_n))
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves
@@ -280,7 +288,7 @@ class MeasuredChoice(Participation):
 
     def _others(self, model: StepModel) -> list[Bool]:
         """If a set has become slower: the fastest of the other workers, alone and as many."""
-        if not self._is_slow or not self._may_park_n[self._slowed_n].all():
+        if not self._is_far_slower or not self._may_park_n[self._slowed_n].all():
             return []
         order = model.by_speed(self._may_park_n)
         others = order[~self._slowed_n[order]]
@@ -295,7 +303,7 @@ class MeasuredChoice(Participation):
         if by_model == float("inf"):
             return by_model
         at_best = by_model - model.time_of(members_n) + model.at_best(members_n) + self._beyond_inside(members_n)
-        may_be_fast = self._is_slow and not (members_n & self._slowed_n).any()
+        may_be_fast = self._is_far_slower and not (members_n & self._slowed_n).any()
         if may_be_fast:  # if it is only those workers that have become slower, others are as fast as they were
             as_before = self._fast * model.time_of(members_n) / max(model.time_of(self._slowed_n), SHORTEST)
             at_best = min(at_best, by_model - model.time_of(members_n) + as_before)

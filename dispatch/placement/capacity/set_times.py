@@ -19,6 +19,8 @@ LONGEST_TRIAL = 24
 """Most steps of a trial that keeps becoming faster."""
 RECENT = 16
 """Number of latest steps whose median is the time of a set."""
+LATEST = 4
+"""Number of latest steps whose median is the time of a set that has just become slower."""
 KEPT = 64
 """Number of latest steps of a stay that are kept."""
 SAME_INPUT = 1.5
@@ -189,6 +191,11 @@ class Stay:
         """
         recent = self._seconds[-RECENT:] or [self._newest]
         return min(recent) if self.is_first and len(recent) < MEASURED else median(recent)
+
+    @property
+    def latest_seconds(self) -> float:
+        """The same by the very latest steps, if these took longer: those before them tell how it was."""
+        return max(self.seconds, median(self._seconds[-LATEST:] or [self._newest]))
 
     @property
     def is_known(self) -> bool:
