@@ -61,6 +61,7 @@ COMMANDS = [
         "bench checkpoint",
         "bench recovery",
         "bench api",
+        "bench change",
         "bench siege",
         "bench serve",
         "bench freshness",
