@@ -4,8 +4,8 @@ One run in network namespaces, with an elastic policy that measures links for it
 a link another speed; or a worker's process gets a share of its processor only (it is stopped and continued, many times
 a second); or one more worker is started and joins. The run is told nothing.
 
-Between two changes is a phase. Its settled set is the one that trained most of the steps of its last third, and the
-choice has followed when that set first takes part. What else was tried in between is told by the number of sets.
+Between two changes is a phase. Its settled set is the one that trained most of the steps of its last third. The choice
+has followed when steps take about as long as they do in that third. What else was tried is told by the number of sets.
 """
 
 import subprocess
@@ -52,6 +52,10 @@ JOIN_WORD = 0
 """Which of the dispatcher's endpoints workers join."""
 SLICE_SECONDS = 0.05
 """A processor that is taken away is given back once in this time."""
+LASTING = 8
+"""Steps that must take as long as later ones before a choice counts as made."""
+ABOUT = 1.25
+"""Factor up to which a time is about the same as another."""
 FIRST_STEPS = 60
 """Steps after a change within which a choice should have followed."""
 
@@ -83,7 +87,7 @@ class ChangePhase(msgspec.Struct, frozen=True):
     settled: list[str]
     """The set that trained most of the steps of the last third."""
     followed_after: int
-    """Steps from the change until that set took part; 0 if it did when the change came."""
+    """Steps from the change until steps took about as long as in the last third, with whatever set."""
     sets: list[StaySummary]
     """Sets that were taken into use in this phase, in order."""
     before_ms: float | None
@@ -267,16 +271,23 @@ def _phase(name: str, steps: list[int], done: Mapping[int, StepFigures], stays: 
 
     last = steps[-(-2 * len(steps) // 3) :] or steps
     settled = Counter(map(members, last)).most_common(1)[0][0]
-    followed = next(k for k in steps if members(k) == settled)
+    settled_seconds = median(done[k].seconds for k in last)
+    followed = next((at for at in range(len(steps)) if _lasts(steps[at:], done, settled_seconds)), len(steps))
     before = [done[k].seconds for k in range(steps[0] - FIRST_STEPS, steps[0]) if k in done]
     return ChangePhase(
         after=name,
         step=steps[0],
         steps=len(steps),
         settled=list(settled),
-        followed_after=followed - steps[0],
+        followed_after=followed,
         sets=[stay for stay in stays if steps[0] <= stay.step <= steps[-1]],
         before_ms=1000 * median(before) if before else None,
         first_ms=1000 * fmean(done[k].seconds for k in steps[:FIRST_STEPS]),
-        settled_ms=1000 * median(done[k].seconds for k in last),
+        settled_ms=1000 * settled_seconds,
     )
+
+
+def _lasts(steps: Sequence[int], done: Mapping[int, StepFigures], seconds: float) -> bool:
+    """Whether the next few steps took at most about so long, the first of them and most of the others."""
+    took = [done[k].seconds for k in steps[:LASTING]]
+    return took[0] <= ABOUT * seconds and median(took) <= ABOUT * seconds
