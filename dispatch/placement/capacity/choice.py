@@ -36,7 +36,7 @@ FIRST_STEPS = 8
 """Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
 AT_FIRST = 64
 """Steps for which that holds: from the start of a generation, or after the current set has become slower."""
-WON_BACK = 32
+WON_BACK = 64
 """After the current set has become slower, trials may cost what its former time would win back in so many steps: rows
 and weights that its workers own may have to leave over the very link that is slow.
 """
@@ -245,6 +245,7 @@ class MeasuredChoice(Participation):
             rival=rival,
             may_lose=max(self._may_lose(step), WON_BACK * (before - expected) if is_clear else 0.0),
             known=float("inf") if known is None else known.seconds,
+            is_clear=is_clear,
         )
         self.taking_part_n = members_n
         self._looked = step

@@ -125,6 +125,8 @@ class Stay:
     """Seconds that the trial may cost."""
     known: float = float("inf")
     """Seconds of a step when the set was measured before; infinite: it was not."""
+    is_clear: bool = False
+    """Whether so much is expected of it that its first steps are not held against it, however long they take."""
 
     def __post_init__(self) -> None:
         self._seconds: list[float] = []
@@ -138,9 +140,10 @@ class Stay:
 
     def add(self, step: int, seconds: float) -> None:
         """Adds one more step."""
-        self._lost += max(0.0, seconds - self.rival)
+        is_first = step < self.began + LEFT_OUT
+        self._lost += 0.0 if is_first and self.is_clear else max(0.0, seconds - self.rival)
         self._newest = seconds
-        if step >= self.began + LEFT_OUT:
+        if not is_first:
             self._seconds.append(seconds)
             del self._seconds[:-KEPT]
         else:
@@ -232,5 +235,5 @@ class Stay:
     @property
     def _is_hopeless(self) -> bool:
         """Whether the trial has cost what it may, and takes longer than the rival still."""
-        has_begun = bool(self._seconds) or self._newest > FAR_SLOWER * self.rival
+        has_begun = bool(self._seconds) or (self._newest > FAR_SLOWER * self.rival and not self.is_clear)
         return has_begun and self._lost > self.may_lose and self._newest > self.rival

@@ -173,13 +173,14 @@ def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps() -> None:
     assert any(count(members) > 1 for members in run.sets[200:260])
 
 
+@pytest.mark.parametrize("change_over", [0.05, 1.0])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_worker_alone_that_becomes_slower_is_left_for_another_one(seed: int) -> None:
+def test_a_worker_alone_that_becomes_slower_is_left_for_another_one(seed: int, change_over: float) -> None:
     def slow_down(world: World, step: int) -> None:
         if step == 200:
             world.slowed_n[0] = 6.0
 
-    world = World((FAST,) * 4, compute=0.03, shared=1.0, late=0.05, change_over=0.05, seed=seed)
+    world = World((FAST,) * 4, compute=0.03, shared=1.0, late=0.05, change_over=change_over, seed=seed)
     run = drive(world, 500, meanwhile=slow_down)
     assert run.sets[199] == (True, False, False, False)
     assert run.settled(200) in {(False, True, False, False), (False, False, True, False), (False, False, False, True)}
