@@ -40,6 +40,10 @@ WON_BACK = 64
 """After the current set has become slower, trials may cost what its former time would win back in so many steps: rows
 and weights that its workers own may have to leave over the very link that is slow.
 """
+FAR_LONGER = 2.5
+"""A set whose steps take this many times as long as before is left for other workers, if these are not known to be as
+slow.
+"""
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """Least number of steps of a trial."""
 SETTLED_LOOK = 8
@@ -215,8 +219,8 @@ class MeasuredChoice(Participation):
 
     @property
     def _is_far_slower(self) -> bool:
-        """Whether they take so much longer that it is hardly the machine as a whole, which wanders a little."""
-        return self._stay is not None and self._stay.seconds > SAME_INPUT * self._fast
+        """Whether they take so much longer that it is hardly the machine as a whole: a shared one wanders by half."""
+        return self._stay is not None and self._stay.seconds > FAR_LONGER * self._fast
 
     def _measure_change(self) -> None:
         """What changing to the present set cost, once its other steps are known."""

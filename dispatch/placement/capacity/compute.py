@@ -13,6 +13,8 @@ from dispatch.placement.arrays import F64
 
 DAMPING = 0.2
 """Weight of the newest step."""
+FAR_SLOWER = 3.0
+"""A worker that takes this many times its fastest step, alone and lately, has lost a part of its processor."""
 VARIED = 0.25
 """Standard deviation of a worker's samples, as a share of their mean, above which the line is trusted."""
 
@@ -69,8 +71,8 @@ class ComputeTimes:
 
     @property
     def undisturbed_sample_n(self) -> F64:
-        """Seconds per sample of a worker alone, including its share of the fixed part: as it took lately, if it was
-        alone, and otherwise as in its fastest step so far.
+        """Seconds per sample of a worker alone, including its share of the fixed part: as in its fastest step so far,
+        unless it was alone lately and took far longer.
 
         Workers that share a processor or a GPU slow each other down, so this is a better estimate for one of them
         alone.
@@ -78,4 +80,4 @@ class ComputeTimes:
         known_n = np.isfinite(self._least_sample_n)
         least = float(self._least_sample_n.min(initial=np.inf))
         fastest_n = np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)
-        return np.where(np.isnan(self._alone_sample_n), fastest_n, self._alone_sample_n)
+        return np.where(self._alone_sample_n > FAR_SLOWER * fastest_n, self._alone_sample_n, fastest_n)
