@@ -57,7 +57,7 @@ LASTING = 8
 ABOUT = 1.25
 """Factor up to which a time is about the same as another."""
 FIRST_STEPS = 60
-"""Steps after a change within which a choice should have followed."""
+"""Steps after a change whose mean is shown: a choice should have followed by then."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -149,9 +149,7 @@ def run_change(
     """One phase for the time before the first change, and one after each."""
     with in_namespaces(folder, replace(experiment, is_told_links=False)) as (network, behind):
         present = experiment.workers - sum(change.kind == "join" for change in changes)
-        first = Variant(own.text, own.policy, overrides=own.overrides).on(
-            replace(behind, links_gbit=behind.links_gbit[:present])
-        )
+        first = own.on(replace(behind, links_gbit=behind.links_gbit[:present]))
         check_variant(folder, first, own)
         settings = settings_of(folder, first, own.policy, "run")
         samples = write_topic(settings.stream, samples_of(first, settings.event_schema))
@@ -192,7 +190,10 @@ class RunWorld:
             self._undo.enter_context(self._joining(name, change.worker))
 
     def _process(self, name: str) -> psutil.Process:
-        return next(process for other, process in processes_of(self._folder) if other == name)
+        found = [process for other, process in processes_of(self._folder) if other == name]
+        if not found:
+            raise FreshetError(f"{name} is not there to be slowed down; expected it to train; see the messages above")
+        return found[0]
 
     @contextmanager
     def _joining(self, name: str, number: int) -> Iterator[None]:
@@ -253,10 +254,8 @@ def phases_of(records: Sequence[AnyRecord], changes: Sequence[Change], happened:
     """happened: when each change did, in seconds since 1970."""
     done = {record.step: record.figures for record in records if isinstance(record, StepDone) and record.figures}
     stays = stays_of(records)
-    firsts = [
-        min(done),
-        *(min((k for k, each in done.items() if each.at_seconds > at), default=max(done)) for at in happened),
-    ]
+    later = ([k for k, figures in done.items() if figures.at_seconds > at] for at in happened)
+    firsts = [min(done), *(min(steps, default=max(done)) for steps in later)]
     ends = [*firsts[1:], max(done) + 1]
     names = ["the start", *(change.text for change in changes)]
     return [

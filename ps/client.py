@@ -242,7 +242,7 @@ class ShardClient:
         rows_KT = np.empty((len(rows), self._shape.total), self._dtype)
         steps_K = np.empty(len(rows), np.int64)
         places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
-        for shard, answer in self._peeked([rows[place] // self.shards for place in places], NO_DENSE):
+        for shard, _, answer in self._peeked([rows[place] // self.shards for place in places]):
             self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
             rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
             steps_K[places[shard]] = answer.steps
@@ -251,7 +251,7 @@ class ShardClient:
     def peek_dense(self) -> list[NDArray[Any]]:
         """The whole dense weights as the shards have them now: each shard's range, by shard."""
         ranges = {}
-        for shard, answer in self._peeked([NO_I64] * self.shards, WHOLE):
+        for shard, _, answer in self._peeked([NO_I64] * self.shards, dense=WHOLE):
             self._check_answer(shard, answer, 0, 0, 0)
             ranges[shard] = answer.dense
         return [ranges[shard] for shard in sorted(ranges)]
@@ -263,15 +263,11 @@ class ShardClient:
         """
         if self._asked:
             return 0, 0.0
-        floats = -(-nbytes // (4 * self.shards))
+        padding = -(-nbytes // (4 * self.shards))
         began = time.perf_counter()
-        for shard in range(self.shards):
-            self._send(shard, Peek(**self._common(OUTSIDE_STEPS), padding=floats), PeekArrays(numbers=NO_I64))
-            self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
         received, held_seconds = 0, 0.0
-        for shard, header, arrays, _ in self._messages(OUTSIDE_STEPS):
-            del self._asked[shard, TRAIN]
-            received += arrays.dense.nbytes
+        for _, header, answer in self._peeked([NO_I64] * self.shards, padding=padding):
+            received += answer.dense.nbytes
             held_seconds = max(held_seconds, header.held_seconds)
         return received, max(0.0, time.perf_counter() - began - held_seconds)
 
@@ -291,15 +287,17 @@ class ShardClient:
                 "whether the CURVE keys match"
             )
 
-    def _peeked(self, numbers: Sequence[_Numbers], dense: int) -> Iterator[tuple[int, RowsArrays]]:
+    def _peeked(
+        self, numbers: Sequence[_Numbers], dense: int = NO_DENSE, padding: int = 0
+    ) -> Iterator[tuple[int, Rows, RowsArrays]]:
         """Requests these rows from each shard; yields the answers."""
         for shard in range(self.shards):
-            header = Peek(**self._common(OUTSIDE_STEPS), dense=dense)
+            header = Peek(**self._common(OUTSIDE_STEPS), dense=dense, padding=padding)
             self._send(shard, header, PeekArrays(numbers=numbers[shard]))
             self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
-        for shard, _, arrays, _ in self._messages(OUTSIDE_STEPS):
+        for shard, answer, arrays, _ in self._messages(OUTSIDE_STEPS):
             del self._asked[shard, TRAIN]
-            yield shard, arrays
+            yield shard, answer, arrays
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
         """For each shard that has rows: the slice of each list that belongs to it."""

@@ -28,7 +28,7 @@ import numpy as np
 from infra.base.errors import Fenced, FreshetError, StorageError, WireError
 from infra.base.faults import reach
 from infra.base.telemetry import Refusals
-from infra.base.wire import I64, NO_ARRAYS, NO_I64, Arrays, Header, Refused, truncate_reason
+from infra.base.wire import F32, I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, truncate_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.checkpoints.digest import digest_store
 from ps.checkpoints.restore import ModelSettings, restore
@@ -42,7 +42,6 @@ from ps.parts import Parts
 from ps.phases import EARLY, FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
     GO_ON,
-    NO_DENSE,
     ONLY_SHARD,
     WHOLE,
     Announce,
@@ -352,9 +351,7 @@ class Shard:
         shape = self.store.shape
         middle = len(wanted.full_numbers) * shape.total
         end = middle + len(wanted.value_numbers) * shape.value
-        form = message.header.dense if isinstance(message.header, Peek) else NO_DENSE
-        padding = message.header.padding if isinstance(message.header, Peek) else 0
-        dense = self.dense.read(form) if form else np.zeros(padding, np.float32)
+        dense = self._beside_rows(message.header) if isinstance(message.header, Peek) else NO_F32
         buffer = self._buffers.take_buffer(end + dense.size)
         full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
         dense_copy[:] = dense
@@ -365,6 +362,10 @@ class Shard:
         header = self._header(Rows, message, phase=phase, held_seconds=held_seconds)
         arrays = RowsArrays(full=full, values=values, steps=steps, dense=dense_copy)
         return Reply(message.sender, header, arrays, buffer)
+
+    def _beside_rows(self, peek: Peek) -> F32:
+        """What is requested besides rows: dense weights, or zeros."""
+        return self.dense.read(peek.dense) if peek.dense else np.zeros(peek.padding, np.float32)
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
         return kind(run=self._fence.run, generation=message.header.generation, step=message.header.step, **fields)
