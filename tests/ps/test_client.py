@@ -232,7 +232,7 @@ def test_a_link_is_timed_without_any_row_and_never_while_rows_are_awaited(shards
         assert sum(len(answer.full_KT) for answer in client.answers(0) if isinstance(answer, Pulled)) == 3
 
 
-def test_a_shaped_link_takes_as_long_as_it_should() -> None:
+def test_a_link_is_timed_as_no_faster_than_it_is() -> None:
     with closing(Link(0.001, burst_bytes=0)) as link, stage(ROWS) as staged:
         nbytes, seconds = staged.client(0, link=link).time_link(60_000)
-    assert nbytes * 8e-9 / seconds == pytest.approx(0.001, rel=0.5)
+    assert 0 < nbytes * 8e-9 / seconds < 0.0011  # a busy machine makes it slower, never faster
