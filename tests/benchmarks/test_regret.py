@@ -49,13 +49,14 @@ def test_the_own_choice_is_compared_with_all_fixed_sets_over_the_same_events(tmp
         assert result[part]["repeats"] == pytest.approx(ratios)
     losses = [loss for each in (own, *fixed) for loss in each["losses"]]
     assert max(losses) - min(losses) < 1e-6
-    # the worker behind the slow link is parked, and the journals reach back to the first step
-    assert [each["taking_part"] for each in result["own_runs"]] == [["worker-0"]] * 2
+    # the worker behind the slow link is parked at first, and the journals reach back to the first step
+    assert len(result["own_runs"]) == 2
     for each in result["own_runs"]:
         first, *others = each["stays"]
         assert (first["step"], first["members"], first["reason"]) == (1, ["worker-0"], "one worker is measured first")
         assert first["ms"] > 0.0
         assert sum(stay["steps"] for stay in (first, *others)) == 12
+        assert each["taking_part"] == (first, *others)[-1]["members"]
     assert "of the best fixed set in the whole run" in " ".join(ended.stdout.split())
 
 

@@ -64,14 +64,15 @@ def test_policies_run_over_the_same_events_and_train_the_same_model(tmp_path: Pa
     output = tmp_path / "out.json"
     size = ("--workers", "2", "--batch", "16", "--steps", "8", "--warm-up", "3", "--dim", "4", "--links", "1,0.1")
     wide = ("--set", "rows.float_dtype=float64", "--set", "ps.shards=1")
-    ended = run("bench", "train", "--policies", "laia,joint:elastic", *size, *wide, "--json", output)
+    # Chosen by the model of the links: by the clock the choice would depend on how busy this machine is.
+    elastic = "joint:elastic@dispatch.choose=model"
+    ended = run("bench", "train", "--policies", f"laia,{elastic}", *size, *wide, "--json", output)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     first, second = json.loads(output.read_text())
-    assert (first["policy"], second["policy"]) == ("laia", "joint:elastic")
+    assert (first["policy"], second["policy"]) == ("laia", elastic)
     assert first["logloss"] == pytest.approx(second["logloss"], abs=1e-6)
     assert first["samples"] == [80, 80]
-    assert second["samples"][0] > 100
-    assert sum(second["samples"]) == 160
+    assert second["samples"] == [160, 0]
     assert "steps/s" in ended.stdout
 
 

@@ -192,10 +192,11 @@ def test_traffic_and_reports_are_those_of_members_with_orders(
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_parked_worker_that_ends_or_stops_is_lost_while_the_others_train(tmp_path: Path, how: signal.Signals) -> None:
     folder, endpoint, over = tmp_path / "run", f"tcp://127.0.0.1:{free_port()}", Stop()
-    sizes = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=1", "rows.dim=4", "dispatch.policy=joint:elastic"
+    sizes = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=1", "rows.dim=4"
+    policy = "dispatch.policy=joint:elastic", "dispatch.choose=model"
     limits = f"dispatch.silence_seconds={SILENCE_SECONDS}", "dispatch.replace_seconds=1", "trainer.shape_link=false"
     where = f"folder={folder}", f"stream.folder={tmp_path / 'log'}"
-    given = [part for setting in (*sizes, *limits, *where) for part in ("--set", setting)]
+    given = [part for setting in (*sizes, *policy, *limits, *where) for part in ("--set", setting)]
     clicks = ProducerJob(StreamConfig(folder=tmp_path / "log"), rate=EVENTS_PER_SECOND)
     producing = Thread(target=run_producer, args=(clicks, over))
 
