@@ -46,6 +46,8 @@ class LinkSpeed:
     transfers: int = 0
     slower: float = 0.0
     """Powers of two by which it counts as slower than the fastest, a multiple of STEP."""
+    is_doubted: bool = False
+    """Whether the last measurement of the idle link was of another speed."""
 
     def add(self, nbytes: int, seconds: float) -> None:
         """Adds one step's transfers."""
@@ -58,7 +60,7 @@ class LinkSpeed:
     def add_probe(self, nbytes: int, seconds: float) -> bool:
         """Adds a transfer that nothing else competed with; returns whether the link is about as fast as it was.
 
-        If it is not, what was measured before is forgotten.
+        If it is not twice in a row, what was measured before is forgotten; once may be a busy machine.
         """
         known = self.gbit
         if nbytes < LEAST_BYTES or seconds <= SHORTEST_SECONDS:
@@ -66,7 +68,12 @@ class LinkSpeed:
         gbit = nbytes * 8e-9 / seconds
         is_the_same = known / CHANGED < gbit < known * CHANGED
         if known and not is_the_same:
+            self.is_doubted = not self.is_doubted
+            if self.is_doubted:
+                return False
             self.gbits.clear()
+            self.gbits.append(gbit)
+        self.is_doubted = False
         self.add(nbytes, seconds)
         return is_the_same
 

@@ -103,6 +103,15 @@ def test_an_idle_link_that_has_changed_is_known_anew_after_two_measurements() ->
     assert link.gbit == pytest.approx(0.02), "about as fast as it was"
 
 
+def test_one_odd_measurement_of_an_idle_link_changes_nothing() -> None:
+    links = measured(0.2, 0.2, steps=20)
+    link = links.of("a")
+    usual, odd = MEGABYTE * 8e-9 / 0.2, MEGABYTE * 8e-9 / 0.02
+    for seconds, is_the_same in ((odd, False), (usual, True), (odd, False), (usual, True)):
+        assert link.add_probe(MEGABYTE, seconds) == is_the_same
+        assert link.gbit == pytest.approx(0.2)
+
+
 def test_a_measurement_of_few_bytes_says_nothing() -> None:
     links = measured(1.0, 1.0)
     assert links.of("a").add_probe(0, 0.0)
