@@ -14,6 +14,15 @@ from infra.base.errors import ConfigError
 from ps.phases import MOST_WORKERS
 
 
+class MemoryConfig(Section):
+    """The ``[memory]`` section: which keys are worth a row."""
+
+    expire_steps: int = Field(0, ge=0, lt=2**31)
+    """Steps without a sample of a key after which it is forgotten, with its row; a sixteenth later at most. If it comes
+    again, it starts anew. 0: no key is ever forgotten.
+    """
+
+
 class DispatchConfig(Section):
     """The ``[dispatch]`` section."""
 

@@ -19,6 +19,7 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.placement.decide import Decider, Decision
+from dispatch.placement.rows.expiry import forget_before
 from dispatch.progress.probes import PROBE_BYTES
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
@@ -268,6 +269,7 @@ class Coordinator:
             keys_BF=batch.samples.keys_BF,
             budget_seconds=feedback.budget_seconds,
             late_seconds=feedback.late_seconds,
+            forget_before=forget_before(self.intake.step + 1, self.job.memory.expire_steps),
         )
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision
@@ -314,7 +316,7 @@ class Coordinator:
         training.accounts.times.begin(idle=not training.underway)
         training.dense_moves = training.dense.train(decision.plan.samples, decision.sole)
         self.connections.shards.announce_step(
-            self.crew.generation, step, decision.plan, decision.rows, training.dense_moves
+            self.crew.generation, step, decision.plan, decision.rows, training.dense_moves, decision.forgotten
         )
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
@@ -359,7 +361,8 @@ class Coordinator:
         accounts = self.training.accounts
         known = accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
-        status = msgspec.structs.replace(known, served=self.snapshots.status(), troubles=troubles)
+        served = self.snapshots.status()
+        status = msgspec.structs.replace(known, served=served, keys=self.training.keys, troubles=troubles)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,6 +397,7 @@ class Coordinator:
         decided = self.intake.decided(
             generation=self.crew.generation,
             rows=self.training.index.count,
+            forgotten=self.training.index.forgotten,
             decisions=decisions,
             answers=self.commands.answers,
             desired=self.commands.desired,

@@ -130,8 +130,9 @@ class Intake:
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole
+        forget = 0 if decision is None else decision.forget_before
         change = None if decision is None else decision.change
-        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot), change)
+        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot, forget), change)
         self._taken = None
         self._note_step(manifest, batch)
         if batch.skipped:
@@ -168,6 +169,7 @@ class Intake:
         self,
         generation: int,
         rows: int,
+        forgotten: int,
         decisions: DecisionTimesState,
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
@@ -179,6 +181,7 @@ class Intake:
             positions=dict(self._positions),
             samples=self._samples,
             rows=rows,
+            forgotten=forgotten,
             dead_letters=self._dead_letters,
             skipped=self._skipped,
             newest_event_seconds=self._newest_event_seconds,

@@ -122,16 +122,16 @@ class ReturnPoint(NamedTuple):
 
 def go_back(parts: DispatcherParts) -> ReturnPoint:
     """Chooses the newest usable checkpoint. Training after it is discarded; the journal is not."""
-    state, index = parts.checkpointing.choose()
+    found = parts.checkpointing.choose()
     history = parts.journal.history
-    decided = None if state is None else state.decided
+    decided = None if found is None else found.state.decided
     parts.snapshots.go_back()
-    training = Training(parts.job, parts.steering.needs, state, index)
+    training = Training(parts.job, parts.steering.needs, found)
     parts.intake.go_back(history, decided)
     if parts.job.golden is None:  # commands in a golden run's journal were not given to this run
         parts.commands.go_back(history, decided)
     parts.crew.roster.is_replaying = True
-    return ReturnPoint(EMPTY_MODEL if state is None else state.checkpoint, training)
+    return ReturnPoint(EMPTY_MODEL if found is None else found.state.checkpoint, training)
 
 
 # ── 3. assemble ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,6 +209,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         worker_B=recorded.assignment_B(),
         sole=recorded.sole,
         hot=recorded.hot_rows(),
+        forget_before=recorded.forget_before,
     )
     if (rows := coordinator.training.index.count) != recorded.rows:
         raise OtherEvents(

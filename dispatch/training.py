@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
+from dispatch.checkpoints.search import UsableCheckpoint
 from dispatch.checkpoints.state import DispatcherState, Trained
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
@@ -26,11 +27,12 @@ from dispatch.placement.capacity.step_model import rows_of_dense
 from dispatch.placement.decide import Decider, Decision
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
-from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.index import NO_ROWS, Index
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.probes import LinkProbes
+from dispatch.progress.status import KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
 from ps.phases import FLUSH
@@ -47,24 +49,25 @@ class CompletedRound(NamedTuple):
 class Training:
     """State that follows from one checkpoint and the steps after it."""
 
-    def __init__(
-        self, job: DispatchJob, needs: Needs, state: DispatcherState | None = None, index: Index | None = None
-    ) -> None:
-        """state, index: those of a checkpoint; None for the empty model."""
+    def __init__(self, job: DispatchJob, needs: Needs, checkpoint: UsableCheckpoint | None = None) -> None:
+        """checkpoint: the one that the run goes back to; None for the empty model."""
         self._job = job
-        self.index = index or Index()
+        self.index = Index() if checkpoint is None else checkpoint.index
+        self.index.forgotten = 0 if checkpoint is None else checkpoint.state.decided.forgotten
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
         self.newest = NewestSamples()
         """The samples trained last, and their logits."""
-        self.dense = DenseTurns(are_on_shards=state is not None)
+        self.dense = DenseTurns(are_on_shards=checkpoint is not None)
         """Tracks where the dense weights are."""
         self.dense_moves = NO_MOVES
         """Dense weights that the announced step moves."""
         self._decider: Decider | None = None
         self._directory: Directory | None = None
+        self._last_steps_R = NO_ROWS if checkpoint is None else checkpoint.last_steps_R
+        """When each row of the checkpoint was last trained, for the first directory."""
         self._members: tuple[Member, ...] = ()
         """Members of the generation that the directory was made for."""
         self._links: Mapping[str, float] = {}
@@ -73,8 +76,8 @@ class Training:
         """Measured step times of each set of workers."""
         self._flushed = (0, 0)
         """The step that was flushed last, and how many flushes followed its first one."""
-        if state is not None:
-            self._load(state)
+        if checkpoint is not None:
+            self._load(checkpoint.state)
 
     def _load(self, state: DispatcherState) -> None:
         """Loads a checkpoint's state: the counterpart of ``trained`` and, for decisions, of ``Intake.decided``."""
@@ -87,6 +90,12 @@ class Training:
     def trained(self) -> Trained:
         """Returns what a checkpoint stores about training once its flush is complete."""
         return Trained(accounts=self.accounts.save(), links=self.feedback.save(), sets=self._set_times.save())
+
+    @property
+    def keys(self) -> KeyCounts:
+        """How many keys have rows."""
+        known = self.index.known
+        return KeyCounts(known=known, free=self.index.count - known, forgotten=self.index.forgotten)
 
     @property
     def decider(self) -> Decider:
@@ -110,6 +119,9 @@ class Training:
         if self._directory is not None:
             before = {member: number for number, member in enumerate(self._members)}
             keeps = directory.continue_from(self._directory, [before.get(member) for member in members])
+        else:
+            directory.load(self._last_steps_R)
+            self._last_steps_R = NO_ROWS
         self._directory = directory
         self._members = members
         links = [WorkerLink(member.name, member.link_gbit) for member in members]

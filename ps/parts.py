@@ -89,6 +89,24 @@ def _apply_parts(
     return free, used
 
 
+@kernel
+def _drop_parts(heads: Any, chunk_rows: Any, numbers_K: Any, next_P: Any, free: int) -> Any:
+    """Frees the places of the parts of these rows. Returns the first free place and how many parts there were."""
+    dropped = 0
+    for k in range(numbers_K.shape[0]):
+        head = chunk_at(heads, numbers_K[k] // chunk_rows, chunk_rows, 1, np.int64)
+        row = numbers_K[k] % chunk_rows
+        place = head[row, FIRST_PART]
+        head[row, FIRST_PART] = NONE
+        while place != NONE:
+            after = next_P[place]
+            next_P[place] = free
+            free = place
+            place = after
+            dropped += 1
+    return free, dropped
+
+
 class Parts:
     """Pending parts of one shard's rows."""
 
@@ -128,6 +146,14 @@ class Parts:
             heads, chunk_rows, numbers_K, self._pool, self._free, rows.addresses, rows.columns, self._rule
         )
         self._pending -= used
+
+    def discard(self, numbers_K: NDArray[np.int64]) -> None:
+        """Drops the pending parts of these rows, if there are any: their keys are forgotten."""
+        self._store.check(numbers_K)
+        self._heads.grow(len(self._store))
+        heads = self._heads.addresses
+        self._free, dropped = _drop_parts(heads, self._heads.chunk_rows, numbers_K, self._pool.next_P, self._free)
+        self._pending -= dropped
 
     def drop(self) -> int:
         """Forgets every pending part; returns how many there were."""

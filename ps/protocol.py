@@ -108,7 +108,7 @@ class Open(Header, frozen=True):
 
 class AnnounceArrays(NamedTuple):
     new_numbers: I64 = NO_I64
-    """Numbers of rows that are created."""
+    """Numbers of rows that are created: the next ones."""
     new_keys: U64 = NO_U64
     """Keys of the same rows."""
     settled: I64 = NO_I64
@@ -119,6 +119,12 @@ class AnnounceArrays(NamedTuple):
     """The step that last changed each of those."""
     pushed: U64 = NO_U64
     """Fingerprint of the rows that each pusher sends, see ps.fingerprints.fingerprint."""
+    forgotten: I64 = NO_I64
+    """Rows whose keys are forgotten before anything of this round happens: their numbers are free from then on."""
+    reused: I64 = NO_I64
+    """Free numbers that get new keys."""
+    reused_keys: U64 = NO_U64
+    """Those keys."""
 
 
 class Announce(Header, frozen=True):
@@ -127,7 +133,11 @@ class Announce(Header, frozen=True):
     """
 
     ARRAYS: ClassVar = AnnounceArrays
-    EQUALLY_LONG: ClassVar = (("new_numbers", "new_keys"), ("changed", "changed_steps"))
+    EQUALLY_LONG: ClassVar = (
+        ("new_numbers", "new_keys"),
+        ("changed", "changed_steps"),
+        ("reused", "reused_keys"),
+    )
 
     phase: RoundPhase
     pushers: Annotated[list[WorkerNumber], Meta(max_length=MOST_WORKERS)]

@@ -2,14 +2,15 @@
 
 A round goes through these steps, and their order is the guarantee:
 
-1. Its announcement creates new rows.
+1. Its announcement creates the rows that get the next numbers.
 2. Every announced push has arrived, and every earlier round has been applied.
-3. Owned rows are written, value and state.
-4. Parts are kept.
-5. Rows whose parts are complete are settled: summed in worker order, applied once.
-6. Updated rows get the step that last changed them.
-7. A checkpoint that belongs to the round begins (ps/checkpoints/taker.py).
-8. Pulls that waited for the round are answered.
+3. Rows are forgotten, and free numbers get new rows: until then, earlier rounds may have written the old ones.
+4. Owned rows are written, value and state.
+5. Parts are kept.
+6. Rows whose parts are complete are settled: summed in worker order, applied once.
+7. Updated rows get the step that last changed them.
+8. A checkpoint that belongs to the round begins (ps/checkpoints/taker.py).
+9. Pulls that waited for the round are answered.
 
 Dense weights have separate turns (ps/dense/lane.py).
 
@@ -211,6 +212,8 @@ class Shard:
         new = len(arrays.new_numbers)
         self.store.check(arrays.settled, new)
         self.store.check(arrays.changed, new)
+        self.store.check(arrays.forgotten)
+        self.store.check(arrays.reused)
         self.store.create(arrays.new_numbers, arrays.new_keys)
         early = (*self._rounds.announce(message), *self._lane.announce(header))
         if header.checkpoint:
@@ -268,6 +271,7 @@ class Shard:
         assert gathering.announced is not None
         announced: AnnounceArrays = gathering.announced.arrays
         shape = self.store.shape
+        self._change_keys(gathering.announced)
         for worker in sorted(gathering.pushes):
             push = gathering.pushes[worker]
             arrays: PushArrays = push.arrays
@@ -281,6 +285,18 @@ class Shard:
         self.checkpoints.keep(announced.settled)
         self.parts.apply_sums(announced.settled)
         self.store.stamp(announced.changed, announced.changed_steps)
+
+    def _change_keys(self, message: Received) -> None:
+        """Forgets keys, and gives free numbers to new ones."""
+        announced: AnnounceArrays = message.arrays
+        if len(announced.forgotten):
+            self.checkpoints.keep(announced.forgotten)
+            self.parts.discard(announced.forgotten)
+            self.store.forget(announced.forgotten, message.header.step)
+            reach("keys_forgotten", message.header.step)
+        if len(announced.reused):
+            self.checkpoints.keep(announced.reused)
+            self.store.reuse(announced.reused, announced.reused_keys)
 
     def _begin_checkpoint(self, gathering: Gathering) -> Iterator[Reply]:
         """Begins the checkpoint that belongs to a round, after that round has been applied and

@@ -1,7 +1,8 @@
 """One shard's rows: value and optimizer state, key, and the step that last changed each row.
 
-Guarantees: a number, once given to a key, keeps that key; rows never move in memory; a number that was never assigned
-raises UnknownRow before anything is read or written.
+Guarantees: a number keeps its key until the key is forgotten, and only then gets another one; rows never move in
+memory; a number that was never assigned raises UnknownRow before anything is read or written. The number of a forgotten
+key stays: its row is zeros, and its key is FREE.
 
 Legend: K requested rows, T columns of value and state, C chunks.
 """
@@ -15,6 +16,7 @@ from infra.base.kernels import kernel
 from ps.chunks import Chunks
 from ps.config import RowConfig
 from ps.errors import OutOfOrder, UnknownRow
+from ps.keys import FREE
 from ps.start import start_rows
 
 NEVER = -1
@@ -47,7 +49,7 @@ class Store:
         return self.rows.rows
 
     def create(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
-        """Assigns the next free numbers to new keys. Raises OutOfOrder for a number that exists: its row is trained."""
+        """Assigns the next numbers to new keys. Raises OutOfOrder for a number that exists: its row is trained."""
         expected = np.arange(len(self), len(self) + len(numbers_K))
         if not np.array_equal(numbers_K, expected):
             raise OutOfOrder(
@@ -57,6 +59,19 @@ class Store:
             )
         if len(expected):
             self._append(expected, keys_K)
+
+    def forget(self, numbers_K: NDArray[np.int64], step: int) -> None:
+        """Frees the numbers of keys that are forgotten at a step. Raises OutOfOrder for one that is free already."""
+        self._check_free(numbers_K, is_free=False)
+        self._keys.scatter(numbers_K, np.full((len(numbers_K), 1), FREE))
+        self.rows.scatter(numbers_K, np.zeros((len(numbers_K), self.shape.total), self.rows.dtype))
+        self.stamp(numbers_K, np.full(len(numbers_K), step))
+
+    def reuse(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
+        """Assigns free numbers to new keys. Raises OutOfOrder for a number that has a key."""
+        self._check_free(numbers_K, is_free=True)
+        self._keys.scatter(numbers_K, keys_K.reshape(-1, 1))
+        self.rows.scatter(numbers_K, start_rows(self._config, self._seed, keys_K))
 
     def load(
         self,
@@ -116,6 +131,15 @@ class Store:
         keys = np.empty((len(numbers_K), 1), np.uint64)
         self._keys.gather(numbers_K, keys)
         return keys.reshape(-1)
+
+    def _check_free(self, numbers_K: NDArray[np.int64], is_free: bool) -> None:
+        is_wrong_K = (self.keys(numbers_K) == FREE) != is_free
+        if is_wrong_K.any() or len(np.unique(numbers_K)) < len(numbers_K):
+            expected, found = ("free", "in use") if is_free else ("in use", "free")
+            raise OutOfOrder(
+                f"row numbers {_some(numbers_K[is_wrong_K])} of {len(numbers_K)} are {found}, or some occur twice; "
+                f"expected numbers that are {expected}, each once; the run must go back to a checkpoint"
+            )
 
     def _append(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
         self.reserve(len(self) + len(numbers_K))

@@ -1,11 +1,11 @@
 """Loads a checkpoint from its files into a copy of the model.
 
-All shards are read, however many there are; rows are found by key.
+All shards are read, however many there are; rows are found by key, and keep their numbers in the run.
 
 1. plan     which files are needed: all, or those written after the checkpoint that the copy holds
 2. verify   names, sizes, headers, row numbers, and the checksum of every byte; nothing has been allocated until here
 3. apply    rows and dense weights; optimizer state is skipped
-4. check    the number of rows
+4. check    that every row number has been read, and no key has two
 
 Within a timeline, a copy that holds a checkpoint needs only the files of later checkpoints: the name of a file begins
 with the number of the checkpoint that it was written for, and it holds the state as of that checkpoint. Merged files
@@ -68,16 +68,21 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
         check_file(storage, shard, file, copy.spec)
     flat_L = read_dense(storage, manifest, copy)
     with copy.changing(), damaged(f"checkpoint {manifest.number}"):
+        held = 0 if planned.since is None or copy.manifest is None else copy.manifest.rows
         copy.manifest = None
         if planned.since is None:
             copy.table = copy.spec.empty_table()
-            copy.table.reserve(manifest.rows)
-        for _, file in planned.files:
-            _apply(storage, file, copy, planned.since)
+        copy.table.reserve(manifest.rows)
+        is_read = np.arange(manifest.rows) < held
+        for shard, file in planned.files:
+            for numbers_K in _apply(storage, shard, file, copy, planned):
+                is_read[numbers_K] = True
         copy.put_dense(flat_L)
-        if len(copy.table) != manifest.rows:
+        repeated = copy.table.enter()
+        if repeated or not is_read.all():
             raise CheckpointDamaged(
-                f"its files have rows of {len(copy.table)} keys; expected {manifest.rows}; go to another checkpoint"
+                f"its files lack {manifest.rows - int(is_read.sum())} of {manifest.rows} rows, and {repeated} have the "
+                "key of another one; expected each row once, with its own key; go to another checkpoint"
             )
         copy.manifest = manifest
     return planned
@@ -206,19 +211,25 @@ def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) 
 
 
 # ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _apply(storage: Storage, file: FilePart, copy: ModelCopy, since: SnapshotId | None) -> None:
-    """Puts the rows of a file into the table, without those that the copy already has."""
+def _apply(
+    storage: Storage, shard: ShardPart, file: FilePart, copy: ModelCopy, planned: Plan
+) -> Iterator[NDArray[np.int64]]:
+    """Puts the rows of a file into the table, without those that the copy already has; yields their numbers."""
+    shards = len(planned.manifest.shards)
     with RowFile(storage, file) as opened:
         opened.keep()
         for first in range(0, file.rows, BLOCK_ROWS):
             end = min(first + BLOCK_ROWS, file.rows)
+            numbers_K = opened.read("numbers", first, end) * shards + shard.shard
             keys_K = opened.read("keys", first, end)
             values_KW = opened.read("values", first, end)
-            if since is not None:
+            if planned.since is not None:
                 last_steps_K = opened.read("versions", first, end)
-                is_new_K = (last_steps_K > since.step) | (last_steps_K < 0)  # below 0: the row has its start value
-                keys_K, values_KW = keys_K[is_new_K], values_KW[is_new_K]
-            copy.table.put(keys_K, values_KW)
+                # below 0: the row has its start value
+                is_new_K = (last_steps_K > planned.since.step) | (last_steps_K < 0)
+                numbers_K, keys_K, values_KW = numbers_K[is_new_K], keys_K[is_new_K], values_KW[is_new_K]
+            copy.table.put(numbers_K, keys_K, values_KW)
+            yield numbers_K
 
 
 @contextmanager

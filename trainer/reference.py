@@ -7,6 +7,7 @@ Legend: B samples, F keys per sample, N dense inputs, R known rows, U rows of a 
 W columns of a value, S of its state.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -25,23 +26,41 @@ SMALLEST_TABLE = 1024
 
 
 class Numbering:
-    """Row numbers, assigned by first occurrence."""
+    """Row numbers, assigned by first occurrence; those of forgotten keys are assigned again, the lowest first."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        """The last step that used each key."""
+        self._free: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        """Numbers assigned, including free ones."""
+        return len(self._rows) + len(self._free)
 
-    def number(self, keys_BF: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """The row of each key, and the new keys, in the order of the rows they got."""
+    def number(
+        self, keys_BF: NDArray[np.uint64], step: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+        """The row of each key; the new keys, in the order of their first use, and the rows they got."""
         keys_U, first_U, inverse = np.unique(keys_BF, return_index=True, return_inverse=True)
         rows_U = np.array([self._rows.get(key, -1) for key in keys_U.tolist()], np.int64)
         new_U = np.flatnonzero(rows_U < 0)
         new_U = new_U[np.argsort(first_U[new_U])]
-        rows_U[new_U] = len(self) + np.arange(len(new_U))
+        reused = self._free[: len(new_U)]
+        rows_U[new_U] = [*reused, *range(len(self), len(self) + len(new_U) - len(reused))]
+        self._free = self._free[len(reused) :]
         self._rows.update(zip(keys_U[new_U].tolist(), rows_U[new_U].tolist(), strict=True))
-        return rows_U[inverse].reshape(keys_BF.shape), keys_U[new_U]
+        self._used.update(dict.fromkeys(keys_U.tolist(), step))
+        return rows_U[inverse].reshape(keys_BF.shape), keys_U[new_U], rows_U[new_U]
+
+    def forget(self, before: int, kept: Collection[int] = ()) -> list[int]:
+        """Forgets the keys that were last used before a step; returns the rows they had. kept: rows that stay."""
+        forgotten = [key for key, step in self._used.items() if step < before and self._rows[key] not in kept]
+        rows = [self._rows.pop(key) for key in forgotten]
+        for key in forgotten:
+            del self._used[key]
+        self._free = sorted(self._free + rows)
+        return rows
 
     def row(self, key: int) -> int:
         """The row of a key that has been seen."""
@@ -74,11 +93,15 @@ class Reference:
         self._known = 0
 
     def step(
-        self, keys_BF: NDArray[np.uint64], dense_BN: NDArray[np.float32], labels_B: NDArray[np.float32]
+        self,
+        keys_BF: NDArray[np.uint64],
+        dense_BN: NDArray[np.float32],
+        labels_B: NDArray[np.float32],
+        step: int = 0,
     ) -> NDArray[np.float32]:
-        """Predicts a batch, then trains on it; returns the logits."""
-        rows_BF, new_keys = self.numbering.number(keys_BF)
-        self.grow(new_keys)
+        """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``."""
+        rows_BF, new_keys, new_rows = self.numbering.number(keys_BF, step)
+        self._put(new_rows, new_keys)
         tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
         return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype))
 
@@ -97,13 +120,13 @@ class Reference:
 
     def grow(self, keys: NDArray[np.uint64]) -> None:
         """Appends the rows of new keys with their start values."""
-        needed = self._known + len(keys)
-        self._reserve(needed)
-        width = self._config.shape().value
-        rows_KT = torch.from_numpy(start_rows(self._config, self._seed, keys)).to(self._device)
-        self._values_RW[self._known : needed] = rows_KT[:, :width]
-        self._state_RS[self._known : needed] = rows_KT[:, width:]
-        self._known = needed
+        self._put(np.arange(self._known, self._known + len(keys)), keys)
+
+    def forget(self, before: int, kept: Collection[int] = ()) -> None:
+        """Forgets the keys that were last used before a step. kept: rows that stay."""
+        rows = self.numbering.forget(before, kept)
+        self._values_RW[rows] = 0
+        self._state_RS[rows] = 0
 
     def rows(self) -> NDArray[Any]:
         """[value | state] of every row, by row number."""
@@ -114,6 +137,16 @@ class Reference:
     def dense_weights(self) -> dict[str, NDArray[Any]]:
         """Dense weights by name."""
         return {name: weight.detach().cpu().numpy() for name, weight in self.model.named_parameters()}
+
+    def _put(self, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
+        """Gives rows keys and their start values."""
+        self._known = max(self._known, int(rows.max(initial=-1)) + 1)
+        self._reserve(self._known)
+        width = self._config.shape().value
+        rows_KT = torch.from_numpy(start_rows(self._config, self._seed, keys)).to(self._device)
+        rows_K = torch.from_numpy(rows).to(self._device)
+        self._values_RW[rows_K] = rows_KT[:, :width]
+        self._state_RS[rows_K] = rows_KT[:, width:]
 
     def _forward(self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor) -> Tensor:
         values_BFW = functional.embedding(positions_BF, values_UW)

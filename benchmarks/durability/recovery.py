@@ -39,6 +39,7 @@ UNDER_WAY = 2
 SETTINGS = (
     *("dispatch.workers=2", "ps.shards=2", "stream.batch=128", "rows.dim=8", "api.port=0"),
     *("checkpoints.seconds=1", "checkpoints.kept=100000"),  # all, so that the journal stays for the checker
+    "memory.expire_steps=50",  # soon, so that its fault point is reached
 )
 """Settings of every run, before those that are given."""
 TICK_SECONDS = 0.05

@@ -204,7 +204,7 @@ class ServedModel:
         """
         width = self._config.shape().value
         dim = self._config.dim
-        rows_BF, _ = self._trained.numbering.number(samples.keys_BF)
+        rows_BF, _, _ = self._trained.numbering.number(samples.keys_BF)
         is_known_BF = rows_BF < len(self._values_RW)
         values_BFW = self._values_RW[torch.from_numpy(np.where(is_known_BF, rows_BF, 0))]
         if not is_known_BF.all():

@@ -17,15 +17,14 @@ from dispatch.checkpoints.gate import GateState
 from dispatch.checkpoints.logged import CheckpointLog
 from dispatch.checkpoints.reference import PendingScores
 from dispatch.checkpoints.retention import discard_after, sweep
-from dispatch.checkpoints.search import CheckpointSearch
-from dispatch.checkpoints.state import Decided, DispatcherState, Trained
+from dispatch.checkpoints.search import CheckpointSearch, UsableCheckpoint
+from dispatch.checkpoints.state import Decided, Trained
 from dispatch.checkpoints.taking import CheckpointBook, CheckpointFailure
 from dispatch.errors import CheckpointUnreadable, JournalFull
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CheckpointTaken
 from dispatch.journal.run import RunJournal
 from dispatch.peers.shards import Shards
-from dispatch.placement.rows.index import Index
 from infra.base.errors import FileUnusable, StorageError
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
@@ -179,8 +178,8 @@ class Checkpointing:
         self._book.close()
 
     # ── going back ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def choose(self) -> tuple[DispatcherState | None, Index]:
-        """State and index of the newest usable checkpoint; None: the empty model. See ``CheckpointSearch.find``."""
+    def choose(self) -> UsableCheckpoint | None:
+        """The newest usable checkpoint; None: the empty model. See ``CheckpointSearch.find``."""
         try:
             self._book.find_last()
         except StorageError as error:
@@ -190,12 +189,12 @@ class Checkpointing:
         if found is None:
             self._last_step = 0
             self._book.gate = GateState()
-            return None, Index()
+            return None
         self._last_step = found.state.decided.step
         self._book.gate = found.state.gate
         is_newest = found.is_last and found.manifest.timeline == self._journal.timeline
         self.newest = found.manifest if is_newest else None
-        return found.state, found.index
+        return found
 
     def void_after(self, number: int) -> None:
         """Voids the steps after a checkpoint, and later checkpoints."""

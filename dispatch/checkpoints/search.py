@@ -12,6 +12,7 @@ from dispatch.checkpoints.state import DispatcherState, load_index, read_state
 from dispatch.checkpoints.unreadable import UnreadableCheckpoints
 from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, NoCheckpoint
 from dispatch.journal.run import RunJournal
+from dispatch.placement.arrays import I64
 from dispatch.placement.errors import DuplicateKeys
 from dispatch.placement.rows.index import Index
 from infra.base.errors import StorageError
@@ -28,6 +29,8 @@ class UsableCheckpoint:
     manifest: CheckpointManifest
     state: DispatcherState
     index: Index
+    last_steps_R: I64
+    """The step that last changed each row."""
     is_last: bool
     """Whether there is none after it, damaged or not."""
 
@@ -84,14 +87,15 @@ class CheckpointSearch:
         try:
             manifest = read_manifest(self._storage, number)
             state = read_state(self._storage, manifest)
-            index = Index.restore(load_index(self._storage, manifest))
+            saved = load_index(self._storage, manifest)
+            index = Index.restore(saved.keys_R)
             is_last = number == manifest_numbers(self._storage)[-1]
             self._journal.read_again(number)
         except (CheckpointDamaged, CheckpointUnusable, DuplicateKeys) as error:
             self._log.error("a checkpoint cannot be used; trying the one before", checkpoint=number, reason=str(error))
             self.damaged.add(number)
             return None
-        return UsableCheckpoint(manifest, state, index, is_last)
+        return UsableCheckpoint(manifest, state, index, saved.last_steps_R, is_last)
 
     def _no_checkpoint(self, error: CheckpointUnusable) -> CheckpointUnreadable | NoCheckpoint:
         """If checkpoints could not be read, they are tried again indefinitely; without any the run cannot continue."""

@@ -9,7 +9,7 @@ represented by its name.
 """
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from uuid import uuid4
 
 import msgspec
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dispatch.checkpoints.gate import GateState
 from dispatch.commands.desired import Desired
 from dispatch.journal.answers import CommandAnswer
-from dispatch.placement.arrays import U64
+from dispatch.placement.arrays import I64, U64
 from dispatch.placement.capacity.link_costs import LinkState
 from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.progress.accounts import AccountsState
@@ -49,7 +49,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     """Samples of all steps up to it, from which the rest of --samples follows."""
     rows: int
-    """Number of rows assigned."""
+    """Number of rows assigned, including free ones."""
+    forgotten: int = 0
+    """Keys forgotten."""
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped."""
@@ -156,18 +158,32 @@ def read_state(storage: Storage, manifest: CheckpointManifest) -> DispatcherStat
     return state
 
 
-def load_index(storage: Storage, manifest: CheckpointManifest) -> U64:
-    """The key of every row of a checkpoint, by row number; only the columns with numbers and keys are read.
+class SavedKeys(NamedTuple):
+    """What the dispatcher needs of the rows of a checkpoint.
 
-    Raises CheckpointDamaged unless each row has one.
+    Legend: R row numbers.
+    """
+
+    keys_R: U64
+    """The key of each row; FREE for the number of a forgotten key."""
+    last_steps_R: I64
+    """The step that last changed it."""
+
+
+def load_index(storage: Storage, manifest: CheckpointManifest) -> SavedKeys:
+    """Keys and last steps of a checkpoint's rows, by row number; nothing else of its files is read.
+
+    Raises CheckpointDamaged unless each row has one. Numbers and keys are verified; last steps are verified by the
+    shards, which read whole files.
     """
     rows = manifest.rows
     shards = len(manifest.shards)
     keys = np.zeros(rows, np.uint64)
+    last_steps = np.zeros(rows, np.int64)
     is_known = np.zeros(rows, np.bool_)
     for shard in manifest.shards:
         for file in shard.files:
-            numbers_K, keys_K = read_index(storage, file)
+            numbers_K, keys_K, last_steps_K = read_index(storage, file)
             rows_K = numbers_K * shards + shard.shard
             if numbers_K.size and not (numbers_K.min() >= 0 and rows_K.max() < rows):
                 raise CheckpointDamaged(
@@ -175,11 +191,11 @@ def load_index(storage: Storage, manifest: CheckpointManifest) -> U64:
                     "rows below "
                     "that; go back to another checkpoint"
                 )
-            keys[rows_K], is_known[rows_K] = keys_K, True
+            keys[rows_K], last_steps[rows_K], is_known[rows_K] = keys_K, last_steps_K, True
     if missing := rows - int(np.count_nonzero(is_known)):
         raise CheckpointDamaged(
             f"checkpoint {manifest.number} has no key for {missing} of its {rows} rows, first row "
             f"{int(is_known.argmin())}; "
             "expected each row once; go back to another checkpoint"
         )
-    return keys
+    return SavedKeys(keys, last_steps)

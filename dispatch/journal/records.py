@@ -76,6 +76,8 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
     """The worker that takes part alone by decision, and so owns the dense weights."""
     hot: bytes | None = None
     """Row numbers (int64) that are replicated from this step on; None: as before."""
+    forget_before: int = 0
+    """Keys that were last used before this step were forgotten first; 0: none were."""
 
     @property
     def step(self) -> int:

@@ -77,15 +77,23 @@ class Shards:
         return [header.rows for header, _ in self._answers_to(opens, Opened)]
 
     def announce_step(
-        self, generation: int, step: int, plan: RoundPlan, rows: BatchRows, dense: DenseMoves = NO_MOVES
+        self,
+        generation: int,
+        step: int,
+        plan: RoundPlan,
+        rows: BatchRows,
+        dense: DenseMoves = NO_MOVES,
+        forgotten: NDArray[np.int64] = NO_I64,
     ) -> None:
-        """Announces to every shard what the step will do there, round after round; rows: of its batch."""
+        """Announces to every shard what the step will do there, round after round.
+
+        rows: of its batch; forgotten: rows whose keys are forgotten before.
+        """
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         for number in range(len(self._sockets)):
             early = plan.early_shards[number]
             late = plan.shards[number]
-            new_numbers, new_keys = _new_rows(rows, number, len(self._sockets))
-            made = _announced(early)._replace(new_numbers=new_numbers, new_keys=new_keys)
+            made = _with_keys(_announced(early), rows, forgotten, number, len(self._sockets))
             self._send(number, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
             self._send(number, _late(at, TRAIN, late, dense), _announced(late))
             if (evicted := plan.evict_shards[number]).pushers:
@@ -199,6 +207,22 @@ def _late(at: Mapping[str, Any], phase: int, shard: ShardPlan, dense: DenseMoves
 def _announced(shard: ShardPlan) -> AnnounceArrays:
     return AnnounceArrays(
         settled=shard.settled, changed=shard.fresh, changed_steps=shard.fresh_steps, pushed=shard.pushed
+    )
+
+
+def _with_keys(
+    announced: AnnounceArrays, rows: BatchRows, forgotten: NDArray[np.int64], shard: int, shards: int
+) -> AnnounceArrays:
+    """The same, with the keys that a shard forgets and gets."""
+    new_numbers, new_keys = _new_rows(rows, shard, shards)
+    announced = announced._replace(new_numbers=new_numbers, new_keys=new_keys)
+    if not forgotten.size and not rows.reused.size:
+        return announced
+    is_its = rows.reused % shards == shard
+    return announced._replace(
+        forgotten=forgotten[forgotten % shards == shard] // shards,
+        reused=rows.reused[is_its] // shards,
+        reused_keys=rows.reused_keys[is_its],
     )
 
 

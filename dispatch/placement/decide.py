@@ -8,7 +8,7 @@ Legend: B samples, n workers.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.hot import Profile
-from dispatch.placement.rows.index import BatchRows, Index
+from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
 from infra.base.errors import ConfigError
 
@@ -58,6 +58,10 @@ class Decision:
     """
     hot: I64 | None = None
     """Rows that are replicated from this step on; None: as before."""
+    forget_before: int = 0
+    """Keys that were last used before this step were forgotten before rows were assigned; 0: none were."""
+    forgotten: I64 = field(default_factory=lambda: NO_ROWS)
+    """Numbers of the rows that these keys had, ascending."""
     cpu_seconds: float = 0.0
     """Processor seconds of the deciding thread."""
     worth: Worth | None = None
@@ -103,15 +107,21 @@ class Decider:
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(
-        self, step: int, keys_BF: U64, budget_seconds: float | None = None, late_seconds: float = float("inf")
+        self,
+        step: int,
+        keys_BF: U64,
+        budget_seconds: float | None = None,
+        late_seconds: float = float("inf"),
+        forget_before: int = 0,
     ) -> Decision:
         """budget_seconds: how long it may take; the policy gets what the rest of the work leaves of it.
 
-        late_seconds: the decision is late if it takes longer.
+        late_seconds: the decision is late if it takes longer. forget_before: see Decision.
         """
         began = perf_counter()
         cpu_began = thread_time()
         samples, fields = keys_BF.shape
+        forgotten = self._forget(forget_before)
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
         # the least of the latest steps, so that one slow step does not make decisions worse
@@ -142,6 +152,8 @@ class Decider:
             change=change,
             sole=sole,
             hot=hot,
+            forget_before=forget_before,
+            forgotten=forgotten,
             cpu_seconds=cpu_seconds,
             worth=self._compare(assigned),
         )
@@ -153,15 +165,33 @@ class Decider:
         return weigh(situation, assigned.assignment.worker_B, assigned.policy_seconds)
 
     def repeat(
-        self, step: int, keys_BF: U64, worker_B: I32, sole: int | None = None, hot: I64 | None = None
+        self,
+        step: int,
+        keys_BF: U64,
+        worker_B: I32,
+        sole: int | None = None,
+        hot: I64 | None = None,
+        forget_before: int = 0,
     ) -> Decision:
-        """Repeats an earlier decision: this assignment, its sole worker and, if given, this hot set."""
+        """Repeats an earlier decision: this assignment, its sole worker, the keys that it forgot and, if given, this
+        hot set.
+        """
         began = perf_counter()
+        forgotten = self._forget(forget_before)
         rows = self._index.resolve(keys_BF)
         if hot is not None:
             self._directory.replicate(hot)
         plan = self._directory.plan(step, rows, worker_B)
-        return Decision(rows, worker_B, plan, perf_counter() - began, sole=sole, hot=hot)
+        return Decision(
+            rows,
+            worker_B,
+            plan,
+            perf_counter() - began,
+            sole=sole,
+            hot=hot,
+            forget_before=forget_before,
+            forgotten=forgotten,
+        )
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Records what a worker measured in a step; only elastic capacities depend on it."""
@@ -195,6 +225,16 @@ class Decider:
 
     def flush(self) -> RoundPlan:
         return self._directory.flush()
+
+    def _forget(self, before: int) -> I64:
+        """Forgets the keys that were last used before a step; returns the numbers of their rows."""
+        if not before:
+            return NO_ROWS
+        forgotten = self._directory.forget(self._index.keys, before)
+        self._index.forget(forgotten)
+        if self._profile is not None:
+            self._profile.forget(forgotten)
+        return forgotten
 
     def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
         hot = self._profile.count_batch(rows) if self._profile is not None else None

@@ -57,6 +57,7 @@ class StatusPublisher:
             "logloss": quality.logloss,
             "auc": quality.auc,
             "calibration": quality.calibration,
+            "keys": status.keys.known,
         }
         for name, value in gauges.items():
             if value is not None:
@@ -64,6 +65,7 @@ class StatusPublisher:
         if status.served.servers or status.served.checkpoint:
             self._set_gauges_of_snapshots(status.served)
         meter.total("not_finite", quality.not_finite)
+        meter.total("keys_forgotten", status.keys.forgotten)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

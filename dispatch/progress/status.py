@@ -100,6 +100,16 @@ class ServedStatus(msgspec.Struct, frozen=True, kw_only=True):
     freshness: FreshnessStatus = FreshnessStatus()
 
 
+class KeyCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many keys have rows."""
+
+    known: int = 0
+    free: int = 0
+    """Row numbers of forgotten keys that no other key has got yet."""
+    forgotten: int = 0
+    """Keys forgotten so far because no sample had them for long."""
+
+
 class FieldsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the schema's fields the events have."""
 
@@ -193,6 +203,7 @@ class Status(Condition, frozen=True, kw_only=True):
     """Figures since the mark, if one was requested and reached."""
     events: EventCounts = EventCounts()
     fields: FieldsStatus = NO_FIELDS
+    keys: KeyCounts = KeyCounts()
     decisions: DecisionStatus = DecisionStatus()
     workers: tuple[WorkerStatus, ...] = ()
     served: ServedStatus = ServedStatus()

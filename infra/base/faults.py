@@ -67,6 +67,7 @@ SEAMS = {
     "after_report": Seam(WORKER, "it has reported a step"),
     "checkpoint_flush": Seam(WORKER, "it has the order to write rows back, and has sent none"),
     "idle": Seam(SHARD, "no message waits"),
+    "keys_forgotten": Seam(SHARD, "keys are forgotten, and their numbers not yet given to others"),
     "push_half_applied": Seam(SHARD, "a push of a round is applied, and not yet the next worker's"),
     "pull": Seam(SHARD, "a pull can be answered and is not yet"),
     "gathering": Seam(SHARD, "a part of the rows of a checkpoint is gathered"),

@@ -136,6 +136,7 @@ def dispatcher(
         dispatch=_dispatch_at(settings, endpoint),
         schema=settings.event_schema,
         rows=settings.scaled_rows,
+        memory=settings.memory,
         shards=settings.ps.shards,
         storage=checkpoint_place(settings.folder, settings.checkpoints.url),
         checkpoints=settings.checkpoints,

@@ -92,6 +92,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.replace_seconds",
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
+        "memory.expire_steps",
         "checkpoints.seconds",
         "checkpoints.kept",
         "checkpoints.deltas",

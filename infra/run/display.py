@@ -465,6 +465,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
             "left",
             f"{count(status.events.lag, 'event')} in the topic, {count(status.events.dead_letters, 'dead letter')}",
         ),
+        ("keys", f"{number(status.keys.known)} known, {number(status.keys.forgotten)} forgotten"),
         ("policy", _decided(status)),
     ]
     if summary.dense_weights:

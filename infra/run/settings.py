@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from api.config import ApiConfig
-from dispatch.config import DispatchConfig
+from dispatch.config import DispatchConfig, MemoryConfig
 from infra.base.config import NAME_PATTERN, Section
 from infra.base.errors import ConfigError
 from infra.base.faults import ALLOWED, FAULT, read_faults
@@ -94,6 +94,7 @@ class Settings(BaseSettings):
     kafka: KafkaConfig = KafkaConfig()
     dispatch: DispatchConfig = DispatchConfig()
     rows: RowConfig = RowConfig()
+    memory: MemoryConfig = MemoryConfig()
     ps: PsConfig = PsConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     model: ModelConfig = ModelConfig()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatch.checkpoints.state import load_index
 from dispatch.journal.history import History
 from dispatch.journal.records import StepDecided
 from infra.base.storage import Storage
@@ -21,8 +22,8 @@ from infra.verify.journal import read_run
 from ingest.batches.replay import form_batch
 from ingest.errors import BrokerError, SourceError
 from ingest.opening import open_source
-from ps.checkpoints.files import read_columns
 from ps.checkpoints.manifest import CheckpointManifest
+from ps.keys import FREE
 
 LastSteps = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Keys, ascending, each once, and the last step of each."""
@@ -30,7 +31,9 @@ LastSteps = tuple[NDArray[np.uint64], NDArray[np.int64]]
 
 @check("last steps of rows")
 def check_last_steps(folder: Path) -> str:
-    """In the newest checkpoint, a row's last step is the last step of the journal that used its key."""
+    """In the newest checkpoint, a row's last step is the last step of the journal that used its key, and no key is
+    there that was forgotten since.
+    """
     history = read_run(folder)
     settings = read_stored(folder)
     storage = checkpoints_of(folder)
@@ -40,12 +43,20 @@ def check_last_steps(folder: Path) -> str:
         raise NotChecked("no checkpoint is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
-    return compare(last_steps_in(storage, newest), last_steps_by(settings, steps), history, newest)
+    forgotten = max((step.forget_before for step in steps), default=0)
+    return compare(last_steps_in(storage, newest), last_steps_by(settings, steps), history, newest, forgotten)
 
 
-def compare(in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest) -> str:
+def compare(
+    in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest, forgotten: int = 0
+) -> str:
+    """forgotten: keys that were last used before this step are no longer known; 0: all are."""
     keys_K, last_steps_K = in_checkpoint
     used_K, steps_K = by_steps
+    is_known_K = steps_K >= forgotten
+    if (left := np.intersect1d(used_K[~is_known_K], keys_K)).size:
+        raise Violated(f"checkpoint {newest.number} has {count(left.size, 'key')} that its steps forgot")
+    used_K, steps_K = used_K[is_known_K], steps_K[is_known_K]
     if (missing := np.setdiff1d(used_K, keys_K)).size:
         raise Violated(f"checkpoint {newest.number} lacks {count(missing.size, 'key')} that its steps used")
     is_used_K = np.isin(keys_K, used_K)
@@ -62,9 +73,11 @@ def compare(in_checkpoint: LastSteps, by_steps: LastSteps, history: History, new
 
 
 def last_steps_in(storage: Storage, manifest: CheckpointManifest) -> LastSteps:
-    """Last steps of all rows of a checkpoint: if several files hold a row, the last one counts."""
-    columns = [read_columns(storage, part) for shard in manifest.shards for part in shard.files]
-    return newest_of((each.keys_K, each.last_steps_K) for each in columns)
+    """Last steps of all keys that a checkpoint knows."""
+    saved = load_index(storage, manifest)
+    (known_K,) = np.nonzero(saved.keys_R != FREE)
+    order_K = known_K[np.argsort(saved.keys_R[known_K])]
+    return saved.keys_R[order_K], saved.last_steps_R[order_K]
 
 
 def last_steps_by(settings: Settings, steps: Iterable[StepDecided]) -> LastSteps:

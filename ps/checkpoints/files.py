@@ -129,8 +129,16 @@ def read_columns(storage: Storage, part: FilePart) -> Columns:
         return Columns(*(_array(entry, content[entry.start : entry.end]) for entry in entries.values()))
 
 
-def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Reads and verifies the numbers and keys of a file, and nothing else of it."""
+class IndexColumns(NamedTuple):
+    """What an index is rebuilt from."""
+
+    numbers_K: NDArray[np.int64]
+    keys_K: NDArray[np.uint64]
+    last_steps_K: NDArray[np.int64]
+
+
+def read_index(storage: Storage, part: FilePart) -> IndexColumns:
+    """Reads the numbers, keys and last steps of a file, and nothing else of it; verifies numbers and keys."""
     with RowFile(storage, part) as file:
         numbers_K = file.read("numbers", 0, part.rows)
         keys_K = file.read("keys", 0, part.rows)
@@ -138,7 +146,7 @@ def read_index(storage: Storage, part: FilePart) -> tuple[NDArray[np.int64], NDA
         digest.update(keys_K.data)
         with _damage(storage, part):
             _check(digest.hexdigest() == file.index_checksum, "the checksum of its numbers and keys is wrong")
-    return numbers_K, keys_K
+        return IndexColumns(numbers_K, keys_K, file.read("versions", 0, part.rows))
 
 
 def verify(storage: Storage, part: FilePart) -> None:

@@ -1,9 +1,9 @@
 """The rows of a checkpoint, copied a slice at a time while rounds continue to change them.
 
-Which rows belong to a checkpoint, and the last step of each, is determined at once when its round has been applied: a
-last step is 8 bytes, and chunks without a later one are skipped. The rows themselves are copied in slices; ``keep``
-copies those that are about to change. The copy therefore holds the state after that one round, whatever happens
-meanwhile.
+Which rows belong to a checkpoint, and the key and the last step of each, is determined at once when its round has been
+applied: they are 8 bytes each, and chunks without a later step are skipped. The rows themselves are copied in slices;
+``keep`` copies those that are about to change. The copy therefore holds the state after that one round, whatever
+happens meanwhile.
 
 Legend: K rows of the checkpoint, W columns of a value, S of state, C chunks of the store.
 """
@@ -122,7 +122,7 @@ class RowCopy:
         self._store = store
         self._numbers_K = numbers[:count].copy()
         self._last_steps_K = store.steps(self._numbers_K)
-        self._keys_K = np.empty(count, np.uint64)
+        self._keys_K = store.keys(self._numbers_K)
         self._values_KW = np.empty((count, store.shape.value), store.rows.dtype)
         self._state_KS = np.empty((count, store.shape.state), store.rows.dtype)
         self._marks_K2 = np.zeros((count, 2), np.int32)
@@ -143,7 +143,6 @@ class RowCopy:
         end = min(self._next + self._slice_rows, len(self._numbers_K))
         places = np.array([self._next, end])
         _copy_slice(*self._table, self._numbers_K, places, self._marks_K2, self._values_KW, self._state_KS)
-        self._keys_K[self._next : end] = self._store.keys(self._numbers_K[self._next : end])
         self._next = end
 
     def columns(self, dense_L: NDArray[Any]) -> Columns:

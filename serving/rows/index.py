@@ -1,7 +1,8 @@
 """Finds the row of a key: open addressing on 64-bit keys.
 
-A key gets the next number when it is first inserted, and keeps it. Besides the array of keys there is a hash table of
-32-bit numbers: 8 bytes a key, and 6 to 12 for the hash table, which is at most two thirds full.
+The numbers of rows are those of the training run: a number has a key until training forgets it, and another one later.
+Besides the array of keys there is a hash table of 32-bit numbers: 8 bytes a number, and 6 to 12 for the hash table,
+which is at most two thirds full.
 
 Legend: K keys.
 """
@@ -11,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.placement.rows.hashing import EMPTY, find, home
+from dispatch.placement.rows.hashing import EMPTY, find, home, remove
 from infra.base.kernels import kernel
+from ps.keys import FREE
 
 FIRST_CAPACITY = 1024
-GROWTH = 1.125
-"""Factor by which arrays grow: little memory is idle, and each row is still copied only a few times."""
 
 
 @kernel
@@ -31,22 +31,28 @@ def _find(keys_K: Any, table: Any, known: Any, numbers_K: Any) -> None:
 
 
 @kernel
-def _insert(keys_K: Any, table: Any, known: Any, count: int, numbers_K: Any) -> int:
-    """Numbers of keys; unknown keys get the next numbers. Returns how many keys are known afterwards."""
+def _assign(numbers_K: Any, keys_K: Any, table: Any, known: Any) -> None:
+    """Gives numbers keys; those whose key changes leave the hash table, if they are in it, until ``_enter``."""
     for k in range(keys_K.size):
-        at = find(table, known, keys_K[k])
-        if table[at] == EMPTY:
-            known[count] = keys_K[k]
-            table[at] = count
-            count += 1
-        numbers_K[k] = table[at]
-    return count
+        number = numbers_K[k]
+        if known[number] == keys_K[k]:
+            continue
+        if known[number] != FREE and table[find(table, known, known[number])] == number:
+            remove(table, known, number)
+        known[number] = keys_K[k]
 
 
 @kernel
-def _rehash(table: Any, known: Any, count: int) -> None:
-    for number in range(count):
-        table[find(table, known, known[number])] = number
+def _enter(numbers_K: Any, table: Any, known: Any) -> int:
+    """Brings numbers into the hash table; returns how many have the key of another number."""
+    repeated = 0
+    for number in numbers_K:
+        if known[number] != FREE:
+            at = find(table, known, known[number])
+            if table[at] == EMPTY:
+                table[at] = number
+            repeated += table[at] != number
+    return repeated
 
 
 def find_reference(known: dict[int, int], keys: list[int]) -> list[int]:
@@ -54,22 +60,20 @@ def find_reference(known: dict[int, int], keys: list[int]) -> list[int]:
     return [known.get(key, EMPTY) for key in keys]
 
 
-def insert_reference(known: dict[int, int], keys: list[int]) -> list[int]:
-    """What ``KeyIndex.insert`` must return, computed with a dictionary."""
-    return [known.setdefault(key, len(known)) for key in keys]
-
-
 class KeyIndex:
-    """Numbers keys, from 0."""
+    """Keys by number."""
 
     def __init__(self, capacity: int = FIRST_CAPACITY) -> None:
-        self.count = 0
-        self._known = np.empty(capacity, np.uint64)
+        self._known = np.full(capacity, FREE)
         self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+        self.known = 0
+        """Keys that can be found."""
+        self._changed: list[NDArray[np.int64]] = []
+        """Numbers that were given keys and are not in the hash table yet."""
 
     @property
     def capacity(self) -> int:
-        """Number of keys that fit without growing."""
+        """Numbers from 0 that can have a key."""
         return self._known.size
 
     @property
@@ -82,29 +86,39 @@ class KeyIndex:
         _find(keys_K, self._table, self._known, numbers_K)
         return numbers_K
 
-    def insert(self, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of each key, known or new; call ``reserve`` first."""
-        numbers_K = np.empty(keys_K.size, np.int32)
-        self.count = _insert(keys_K, self._table, self._known, self.count, numbers_K)
-        return numbers_K
+    def assign(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64]) -> None:
+        """Gives numbers keys, or FREE; they are found once ``enter`` is called.
 
-    def reserve(self, keys: int) -> None:
-        """Makes room for that many keys in total."""
-        if keys > self._known.size:
-            known = np.empty(keys, np.uint64)
-            known[: self.count] = self._known[: self.count]
-            self._known = known
-        if _table_size(keys) > self._table.size:
-            self._table = np.full(_table_size(keys), EMPTY, np.int32)
-            _rehash(self._table, self._known, self.count)
+        A key may move from one number to another: in between, both may have it.
+        """
+        is_changed_K = self._known[numbers_K] != keys_K
+        if is_changed_K.any():
+            _assign(numbers_K[is_changed_K], keys_K[is_changed_K], self._table, self._known)
+            self._changed.append(numbers_K[is_changed_K])
+
+    def enter(self) -> int:
+        """Makes the assigned keys known; returns how many numbers have the key of another number."""
+        changed, self._changed = self._changed, []
+        repeated = sum(_enter(numbers_K, self._table, self._known) for numbers_K in changed)
+        self.known = int(np.count_nonzero(self._table != EMPTY))
+        return repeated
+
+    def reserve(self, numbers: int) -> None:
+        """Makes room for that many numbers in total."""
+        if numbers > self._known.size:
+            self._known = np.concatenate([self._known, np.full(numbers - self._known.size, FREE)])
+        if _table_size(numbers) > self._table.size:
+            self._table = np.full(_table_size(numbers), EMPTY, np.int32)
+            _enter(np.flatnonzero(self._known != FREE), self._table, self._known)
 
 
 def warm_up_index() -> None:
     """Compiles the kernels."""
     index = KeyIndex()
+    numbers_K = np.zeros(1, np.int64)
     keys_K = np.zeros(1, np.uint64)
-    index.insert(keys_K)
-    index.reserve(4 * FIRST_CAPACITY)
+    index.assign(numbers_K, keys_K)
+    index.enter()
     index.find(keys_K)
 
 

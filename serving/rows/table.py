@@ -1,6 +1,7 @@
-"""The rows of one snapshot: a flat table of values, found by key, without optimizer state.
+"""The rows of one snapshot: a flat table of values by row number, found by key, without optimizer state.
 
-A key that the table does not know has exactly the value that training would start its row with.
+A key that the table does not know, because it never occurred or was forgotten, has exactly the value that training
+would start its row with.
 
 Legend: B samples, F keys a sample, K rows, W columns of a value.
 """
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ps.config import RowConfig
+from ps.keys import usable
 from ps.start import start_rows
-from serving.rows.index import GROWTH, KeyIndex
+from serving.rows.index import KeyIndex
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -31,34 +33,34 @@ class RowTable:
         self._values_KW = torch.empty((self._index.capacity, self._width), dtype=dtype, device=device)
 
     def __len__(self) -> int:
-        return self._index.count
+        """Keys known."""
+        return self._index.known
 
     @property
     def nbytes(self) -> int:
         return self._index.nbytes + self._values_KW.nbytes
 
     def reserve(self, rows: int) -> None:
-        """Makes room for that many rows in total."""
+        """Makes room for that many row numbers in total."""
         self._index.reserve(rows)
         if rows > len(self._values_KW):
             values_KW = self._values_KW.new_empty((rows, self._width))
-            values_KW[: len(self)] = self._values_KW[: len(self)]
+            values_KW[: len(self._values_KW)] = self._values_KW
             self._values_KW = values_KW
 
-    def put(self, keys_K: NDArray[np.uint64], values_KW: NDArray[Any]) -> None:
-        """Sets the values of keys, known or not; each key may occur once."""
-        needed = len(self) + len(keys_K)
-        if needed > len(self._values_KW):
-            unknown = int((self._index.find(keys_K) < 0).sum())
-            if len(self) + unknown > len(self._values_KW):
-                self.reserve(max(len(self) + unknown, int(len(self._values_KW) * GROWTH)))
-        numbers_K = torch.from_numpy(self._index.insert(keys_K).astype(np.int64)).to(self._device)
+    def put(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64], values_KW: NDArray[Any]) -> None:
+        """Sets the keys, or FREE, and the values of row numbers, each of which may occur once; see ``enter``."""
+        self._index.assign(numbers_K, keys_K)
         values = torch.from_numpy(np.require(values_KW, requirements="W")).to(self._device, self._values_KW.dtype)
-        self._values_KW.index_copy_(0, numbers_K, values)
+        self._values_KW.index_copy_(0, torch.from_numpy(numbers_K).to(self._device), values)
+
+    def enter(self) -> int:
+        """Makes what was put known; returns how many rows have the key of another one."""
+        return self._index.enter()
 
     def look_up(self, keys_BF: NDArray[np.uint64]) -> Tensor:
         """The values of keys in float32, B × F × W."""
-        keys_K = np.ascontiguousarray(keys_BF).reshape(-1)
+        keys_K = usable(np.ascontiguousarray(keys_BF).reshape(-1))
         numbers_K = self._index.find(keys_K)
         (unknown,) = np.nonzero(numbers_K < 0)
         numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below

@@ -33,7 +33,9 @@ class ModelDifference(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[int, int]
     added: int
     removed: int
-    """Rows of the first that the second does not have, because it is older or of another timeline."""
+    """Rows of the first that the second does not have: their keys were forgotten, or the second is older or of another
+    timeline.
+    """
     changed: int
     """Rows of both whose values differ."""
     mean_distance: float

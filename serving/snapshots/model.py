@@ -18,6 +18,7 @@ from ps.checkpoints.restore import ModelSettings, restore
 from ps.config import DenseRule, RowConfig
 from ps.dense.range import DenseRange
 from ps.errors import OutOfOrder
+from ps.keys import FREE
 from ps.protocol import WHOLE
 from ps.store import Store
 from trainer.config import ModelConfig
@@ -46,7 +47,7 @@ class ReadModel:
 
     manifest: CheckpointManifest
     keys_R: NDArray[np.int64]
-    """The 64 bits of each key as a signed integer, which torch can search; ascending."""
+    """The 64 bits of each key as a signed integer, which torch can search; ascending. Forgotten keys are not there."""
     values_RW: NDArray[Any]
     weights: Mapping[str, NDArray[Any]]
     """Dense weights by name."""
@@ -88,9 +89,9 @@ def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> Non
 
 
 def _rows(store: Store) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    numbers_R = np.arange(len(store))
+    numbers_R = np.flatnonzero(store.keys(np.arange(len(store))) != FREE)
     keys_R = store.keys(numbers_R).view(np.int64)
     order_R = np.argsort(keys_R)
-    values_RW = np.empty((len(store), store.shape.value), store.rows.dtype)
+    values_RW = np.empty((len(numbers_R), store.shape.value), store.rows.dtype)
     store.gather(numbers_R[order_R], values_RW)
     return keys_R[order_R], values_RW

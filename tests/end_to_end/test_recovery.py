@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from dispatch import recovery
 from dispatch.checkpoints.unreadable import MOST_TRIES
+from dispatch.config import MemoryConfig
 from dispatch.errors import NoCheckpoint
 from dispatch.journal.log import read_records
 from dispatch.journal.records import GenerationStarted, Redecided
@@ -29,7 +30,9 @@ from tests.end_to_end.withheld import paused
 STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
 OFTEN = CheckpointConfig(seconds=0.02, kept=1000)
-SMALL: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
+SIZES: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600}
+SMALL: dict[str, Any] = {**SIZES, "silence_seconds": 20.0, "memory": MemoryConfig(expire_steps=3)}
+"""in which keys are forgotten in almost every step"""
 LATER = 3
 """steps between two crashes"""
 

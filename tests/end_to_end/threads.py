@@ -20,13 +20,14 @@ import zmq
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from dispatch.config import DispatchConfig
+from dispatch.config import DispatchConfig, MemoryConfig
 from dispatch.dense import Reduce
 from dispatch.job import DenseJob, DispatchJob, Golden, Publishing
 from dispatch.journal.history import read_manifests
+from dispatch.journal.log import read_records
+from dispatch.journal.records import StepDecided
 from dispatch.main import run_dispatcher
 from dispatch.peers.shards import Shards
-from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Status
 from infra.base.agreement import Agreement
 from infra.base.config import PRIVATE
@@ -117,6 +118,7 @@ class Plan:
     last_step: int | None = None
     checkpoints: CheckpointConfig = NO_CHECKPOINTS
     write_behind: float = 0.0
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     control: str = PRIVATE
     """where the dispatcher takes commands"""
     feed: str = PRIVATE
@@ -318,6 +320,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
         samples=plan.samples,
         stop_at_end=plan.stop_at_end,
         write_behind=plan.write_behind,
+        memory=plan.memory,
         golden=Golden(plan.golden, plan.last_step) if plan.golden is not None else None,
     )
 
@@ -353,13 +356,12 @@ def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:
 
 def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
     manifests = read_manifests((plan.golden or plan.folder) / "journal")[: plan.last_step]
-    index = Index()
-    for samples in batches(plan, manifests):
-        index.resolve(samples.keys_BF)
+    decided = (each for each in read_records((plan.golden or plan.folder) / "journal") if isinstance(each, StepDecided))
+    rows = {each.step: each.rows for each in decided}[manifests[-1].step] if manifests else 0
     with zmq.Context() as context:
         client = ShardClient(context, shards, plan.rows, RUN)
         client.open(status.generation, 0)
-        rows_RT, last_steps_R = client.peek(np.arange(index.count))
+        rows_RT, last_steps_R = client.peek(np.arange(rows))
         client.close()
         dispatcher = Shards(context, shards, RUN)
         ledgers = dispatcher.ledgers(status.generation)

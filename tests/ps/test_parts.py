@@ -128,3 +128,23 @@ def test_dropped_parts_are_gone() -> None:
     assert parts.drop() == 1
     with pytest.raises(OutOfOrder):
         parts.apply_sums(ints(1))
+
+
+def test_parts_of_forgotten_rows_are_dropped_and_their_places_used_again() -> None:
+    store, parts = table()
+    one = np.ones((3, 4), np.float32)
+    for worker in range(3):
+        parts.add(worker, ints(2, 5, 9), one)
+    parts.discard(ints(5, 7, 2))
+    assert len(parts) == 3
+    with pytest.raises(OutOfOrder, match=r"row numbers \[2\] of 1 to settle have no part"):
+        parts.apply_sums(ints(2))
+    before = row_of(store, 9)
+    parts.apply_sums(ints(9))
+    assert np.array_equal(row_of(store, 9), update_reference(CONFIG, before, 3 * one[:1]))
+    before = row_of(store, 5)
+    for worker in range(3):
+        parts.add(worker, ints(2, 5, 9), one)
+    parts.apply_sums(ints(5))
+    assert np.array_equal(row_of(store, 5), update_reference(CONFIG, before, 3 * one[:1]))
+    assert len(parts) == 6

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
@@ -10,11 +11,25 @@ from infra.base.telemetry import Meter, Refusals
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
 from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
+from ps.keys import FREE
 from ps.main import answer
 from ps.phases import TRAIN
-from ps.protocol import TO_SHARD, Announce, AnnounceArrays, Open, Peek, PeekArrays, Pull, PullArrays, Push, Rows
+from ps.protocol import (
+    TO_SHARD,
+    Announce,
+    AnnounceArrays,
+    Open,
+    Peek,
+    PeekArrays,
+    Pull,
+    PullArrays,
+    Push,
+    Rows,
+    RowsArrays,
+)
 from ps.rounds import Received
 from ps.shard import Reply, Shard
+from ps.start import start_rows
 from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned
 
 ROWS = RowConfig(dim=3)
@@ -88,3 +103,36 @@ def test_refused_messages_are_a_metric_by_type() -> None:
     tell(shard, Pull, PullArrays(full_numbers=ints(0)), worker=0)
     for message in ("unreadable", "Pull"):
         assert registry.get_sample_value("freshet_refused_messages_total", {"message": message}) == 1
+
+
+# ── keys that are forgotten ───────────────────────────────────────────────────────────────────────────────────────────
+def rekeyed(shard: Shard, step: int, forgotten: list[int], reused: dict[int, int]) -> list[Reply]:
+    keys = np.array(list(reused.values()), np.uint64)
+    arrays = AnnounceArrays(forgotten=ints(*forgotten), reused=ints(*reused), reused_keys=keys)
+    return tell(shard, Announce, arrays, step=step, phase=TRAIN, pushers=[])
+
+
+def test_rows_are_forgotten_only_when_earlier_rounds_have_written_them() -> None:
+    shard = opened()
+    tell(shard, Open, workers=1, generation=2)
+    whole = np.full(shard.store.shape.total, 5.0, np.float32)
+    pushed = AnnounceArrays(pushed=fingerprints(([4], [])), changed=ints(4), changed_steps=ints(1))
+    tell(shard, Announce, pushed, step=1, phase=TRAIN, pushers=[0], generation=2)
+    arrays = AnnounceArrays(forgotten=ints(4, 2), reused=ints(4), reused_keys=np.array([77], np.uint64))
+    tell(shard, Announce, arrays, step=2, phase=TRAIN, pushers=[], generation=2)
+    assert shard.store.keys(ints(2, 4)).tolist() == [2, 4], "the push of step 1 is still on its way"
+    pull = PullArrays(full_numbers=ints(4))
+    assert tell(shard, Pull, pull, step=2, worker=0, generation=2) == []
+    (answered,) = tell(shard, Push, owned(ints(4), whole), step=1, phase=TRAIN, worker=0, generation=2)
+    assert shard.store.keys(ints(2, 4)).tolist() == [FREE, 77]
+    expected = start_rows(ROWS, 1, np.array([77], np.uint64)).reshape(-1)
+    assert isinstance(answered.arrays, RowsArrays)
+    assert answered.arrays.full.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("forgotten", "reused"), [([3, 3], {}), ([], {3: 50}), ([9], {}), ([], {9: 50})])
+def test_keys_that_cannot_be_forgotten_or_given_are_refused(forgotten: list[int], reused: dict[int, int]) -> None:
+    shard = opened()
+    (refused,) = rekeyed(shard, 1, forgotten, reused)
+    assert isinstance(refused.header, Refused)
+    assert shard.store.keys(np.arange(9)).tolist() == list(range(9))

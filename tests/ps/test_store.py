@@ -5,6 +5,7 @@ import pytest
 
 from ps.config import RowConfig
 from ps.errors import OutOfOrder, UnknownRow
+from ps.keys import FREE
 from ps.start import start_rows
 from ps.store import NEVER, Store
 from tests.ps.doubles import ints
@@ -79,3 +80,28 @@ def test_row_remembers_the_step_that_last_changed_it() -> None:
     store = filled(6)
     store.stamp(ints(5, 1), ints(40, 41))
     assert store.steps(ints(0, 1, 5)).tolist() == [NEVER, 41, 40]
+
+
+def test_a_forgotten_row_is_zeros_under_no_key_and_its_number_starts_again_under_another() -> None:
+    store = filled(6)
+    store.forget(ints(4, 1), step=7)
+    assert store.keys(ints(1, 4)).tolist() == [FREE, FREE]
+    assert store.steps(ints(1, 4)).tolist() == [7, 7]
+    assert not values(store, ints(1, 4)).any()
+    store.reuse(ints(4), np.array([900], np.uint64))
+    assert store.keys(ints(4, 5)).tolist() == [900, 105]
+    assert np.array_equal(values(store, ints(4)), start_rows(CONFIG, 5, np.array([900], np.uint64)))
+    assert np.array_equal(values(store, ints(5)), start_rows(CONFIG, 5, np.array([105], np.uint64)))
+
+
+def test_only_rows_in_use_are_forgotten_and_only_free_numbers_used_again() -> None:
+    store = filled(6)
+    store.forget(ints(1), step=7)
+    key = np.array([900], np.uint64)
+    with pytest.raises(OutOfOrder, match="row numbers 1 of 2 are free"):
+        store.forget(ints(0, 1), step=8)
+    with pytest.raises(OutOfOrder, match="row numbers 2 of 1 are in use"):
+        store.reuse(ints(2), key)
+    with pytest.raises(OutOfOrder, match="some occur twice"):
+        store.reuse(ints(1, 1), np.repeat(key, 2))
+    assert store.keys(ints(0, 1, 2)).tolist() == [100, FREE, 102]

@@ -71,6 +71,34 @@ def test_merged_tail_of_a_chain_is_applied_to_a_copy_that_is_older(tmp_path: Pat
     check(copy, trained, newest)
 
 
+def test_forgotten_keys_start_again_in_every_copy_however_it_came_to_its_snapshot(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    followed, late = ModelCopy(trained.spec), ModelCopy(trained.spec)
+    base = trained.train(8).take()
+    bring(followed, trained, base)
+    bring(late, trained, base)
+    known = []
+    for number in range(6):  # deltas: numbers are freed, and given to keys that had others before
+        newest = trained.train(2, forget_after=3).take()
+        bring(followed, trained, newest)
+        check(followed, trained, newest)
+        known.append(len(followed.table))
+        assert known[-1] == trained.known
+        if number == 3:
+            trained.compact(first=1)
+    assert max(known) < len(trained.reference.numbering), "some numbers are free"
+    fresh = ModelCopy(trained.spec)
+    for copy in (late, fresh):
+        bring(copy, trained, newest)
+        check(copy, trained, newest)
+    trained.deal(3)
+    dealt = trained.train(2, forget_after=3).take()
+    bring(followed, trained, dealt)
+    check(followed, trained, dealt)
+    bring(followed, trained, base)  # back, to keys that were forgotten since
+    check(followed, trained, base)
+
+
 def test_a_new_line_is_loaded_as_a_whole(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     copy = ModelCopy(trained.spec)

@@ -18,6 +18,7 @@ from ps.checkpoints.manifest import CheckpointManifest, ShardPart, Verdict, writ
 from ps.checkpoints.merge import merge
 from ps.checkpoints.restore import dealt
 from ps.config import RowConfig
+from ps.keys import FREE
 from ps.protocol import FilePart
 from ps.store import NEVER, Store
 from serving.copies import ModelSpec
@@ -78,18 +79,32 @@ class Trained:
     def spec(self) -> ModelSpec:
         return ModelSpec(RUN, SEED, self.rows, self.model, SCHEMA.fields, SCHEMA.dense)
 
-    def train(self, steps: int = 2) -> "Trained":
+    def train(self, steps: int = 2, forget_after: int | None = None) -> "Trained":
+        """forget_after: steps after which keys are forgotten."""
         for _ in range(steps):
             self.step += 1
+            if forget_after is not None:
+                self._forget(self.step - forget_after)
             batch = samples_of(16, 100 * self.timeline + self.step, min(KEYS, 40 * self.step))
-            self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B)
+            self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B, self.step)
             for key in dict.fromkeys(batch.keys_BF.reshape(-1).tolist()):
                 if (row := self.reference.numbering.row(key)) == len(self._keys):
                     self._keys.append(key)
                     self._last_steps.append(NEVER)
-                self._last_steps[row] = self.step
+                self._keys[row], self._last_steps[row] = key, self.step
             assert len(self._keys) == len(self.reference.numbering)
         return self
+
+    @property
+    def known(self) -> int:
+        """keys that are not forgotten"""
+        return len(self._keys) - self._keys.count(int(FREE))
+
+    def _forget(self, before: int) -> None:
+        self.reference.forget(before)
+        for row, step in enumerate(self._last_steps):
+            if step < before and self._keys[row] != FREE:
+                self._keys[row], self._last_steps[row] = int(FREE), self.step
 
     def take(self, *reasons: str, at_seconds: float = 0.0) -> int:
         """A checkpoint, held back if there are reasons; returns its number."""

@@ -71,7 +71,7 @@ class Director:
 
     def train(self, step: int, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """One step in which sample i goes to worker assigned[i]."""
-        rows_BF, new_keys = self.numbering.number(batch[0])
+        rows_BF, new_keys, _ = self.numbering.number(batch[0])
         first_new = len(self.numbering) - len(new_keys)
         new = {first_new + place: int(key) for place, key in enumerate(new_keys)}
         used = [set(rows_BF[assigned == worker].flat) for worker in range(len(self.workers))]
@@ -102,7 +102,7 @@ class Director:
 
     def train_replicated(self, batch: Batch, assigned: NDArray[np.int64]) -> Reports:
         """A first step in which every worker holds a replica of every row, in the order of numbers."""
-        rows_BF, new_keys = self.numbering.number(batch[0])
+        rows_BF, new_keys, _ = self.numbering.number(batch[0])
         self._announcer.announce(0, new=dict(enumerate(map(int, new_keys))), generation=self._generation)
         pulled = {row: row for row in sorted(range(len(self.numbering)), key=self._place)}
         orders = []

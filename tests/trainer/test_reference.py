@@ -35,12 +35,23 @@ def logloss(logits: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
 def test_rows_are_numbered_by_first_occurrence(keys: list[list[int]]) -> None:
     numbering, seen = Numbering(), list[int]()
     for batch in keys:
-        rows, new = numbering.number(np.array([batch], np.uint64))
+        rows, new, numbers = numbering.number(np.array([batch], np.uint64))
         fresh = [key for key in dict.fromkeys(batch) if key not in seen]
         seen += fresh
         assert new.tolist() == fresh
+        assert numbers.tolist() == [seen.index(key) for key in fresh]
         assert rows.tolist() == [[seen.index(key) for key in batch]]
     assert [numbering.row(key) for key in seen] == list(range(len(seen)))
+
+
+def test_keys_that_were_not_used_for_long_are_forgotten_and_their_rows_start_again() -> None:
+    numbering = Numbering()
+    numbering.number(np.array([[5, 6, 7]], np.uint64), step=1)
+    numbering.number(np.array([[6]], np.uint64), step=2)
+    assert numbering.forget(before=2) == [0, 2]
+    rows, new, numbers = numbering.number(np.array([[7, 6, 8, 9]], np.uint64), step=3)
+    assert (rows.tolist(), new.tolist(), numbers.tolist()) == ([[0, 1, 2, 3]], [7, 8, 9], [0, 2, 3])
+    assert len(numbering) == 4
 
 
 def test_new_rows_start_as_in_the_parameter_server() -> None:

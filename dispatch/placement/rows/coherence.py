@@ -28,6 +28,7 @@ from dispatch.placement.rows.moves import (
 from dispatch.placement.rows.states import (
     CLEAN,
     OWNED,
+    REPLICATED,
     SPLIT,
     RowStates,
     add_holder,
@@ -37,9 +38,11 @@ from dispatch.placement.rows.states import (
     set_state,
     set_trained,
     state_of,
+    step_of,
 )
 from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
+from ps.keys import FREE
 
 PUSHES = 1
 """What a holder does before a step, as bits."""
@@ -207,6 +210,25 @@ def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
         row = int(caches.slot_nC4[worker, slot, cache.ROW])
         if row != EMPTY and not caches.is_outdated_nC[worker, slot]:
             add_holder(rows, row, worker)
+
+
+@kernel
+def forget(keys_R: U64, before: int, rows: RowStates, caches: Caches) -> I64:
+    """Collects the rows that were last trained before a step; nobody holds them afterwards, and nothing of them is
+    written back. Replicated rows stay.
+    """
+    forgotten = np.empty(keys_R.size, np.int64)
+    count = 0
+    for row in range(keys_R.size):
+        if keys_R[row] == FREE or step_of(rows, row) >= before or state_of(rows, row) == REPLICATED:
+            continue
+        for worker in range(caches.capacity_n.size):
+            if is_holder(rows, row, worker):
+                cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+        rows[row, :] = 0
+        forgotten[count] = row
+        count += 1
+    return forgotten[:count].copy()
 
 
 @kernel

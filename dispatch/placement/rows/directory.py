@@ -30,7 +30,15 @@ from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.behind import WriteBehind
 from dispatch.placement.rows.cache import EVICTIONS
-from dispatch.placement.rows.coherence import advance, flush, give_slots, hold_cached, push_trained, synchronise
+from dispatch.placement.rows.coherence import (
+    advance,
+    flush,
+    forget,
+    give_slots,
+    hold_cached,
+    push_trained,
+    synchronise,
+)
 from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.holders import everybody, held_by, words_for
 from dispatch.placement.rows.index import GROWTH, BatchRows
@@ -45,6 +53,7 @@ from dispatch.placement.rows.states import (
     gather,
     is_any_unwritten,
     state_of,
+    trained_states,
 )
 from dispatch.placement.rows.uses import Uses, make_uses, users_of
 
@@ -123,6 +132,19 @@ class Directory:
                 cache.carry_over(old._caches, was, self._caches, worker)
                 hold_cached(worker, self._rows, self._caches)
         return keeps
+
+    def load(self, last_steps_R: I64) -> None:
+        """Takes over when each row was last trained, from a checkpoint, before the first step."""
+        self._rows = trained_states(last_steps_R, words_for(self.workers))
+
+    def forget(self, keys_R: U64, before: int) -> I64:
+        """Forgets the rows with a key that were last trained before a step; returns their numbers, ascending.
+
+        What only workers have of them is lost, and their copies leave first when room is needed. The shards must drop
+        the parts of split rows.
+        """
+        self._reserve(keys_R.size)
+        return forget(keys_R, before, self._rows, self._caches)
 
     def replicate(self, rows: I64) -> None:
         """Replicates these rows on every worker from the next step on; slots that they do not need become free."""

@@ -32,6 +32,10 @@ class Profile:
             self._count(batch)
         return None
 
+    def forget(self, rows: I64) -> None:
+        """Discards what was counted of rows whose keys are forgotten."""
+        self._uses[rows[rows < self._uses.size]] = 0
+
     def _count(self, batch: BatchRows) -> None:
         rows = int(batch.rows_U.max(initial=-1)) + 1
         if rows > self._uses.size:

@@ -46,6 +46,13 @@ def clean_states(rows: RowStates, words: int) -> RowStates:
     return states
 
 
+def trained_states(last_steps_R: I64, words: int) -> RowStates:
+    """Rows with these last trained steps, clean and held by nobody."""
+    states = empty_states(last_steps_R.size, words)
+    states[:, TRAINED] |= np.maximum(last_steps_R, 0).astype(np.uint64) << STATE_BITS
+    return states
+
+
 def is_any_unwritten(rows: RowStates) -> bool:
     """Whether the PS lacks the newest value of any row, except replicated ones."""
     return bool(np.isin(rows[:, TRAINED] & STATE_MASK, (OWNED, SPLIT)).any())

@@ -47,6 +47,8 @@ METRICS = (
     _metric("skipped_events_total", "counter", DISPATCHER, "Events skipped by the lag policy or lost to retention."),
     _metric("field_present_ratio", "gauge", DISPATCHER, "Share of the samples that have a value in a field.", "field"),
     _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that are missing from all latest samples."),
+    _metric("keys", "gauge", DISPATCHER, "Keys that are known and have a row."),
+    _metric("keys_forgotten_total", "counter", DISPATCHER, "Keys forgotten because no sample had them for long."),
     # ── quality ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),

@@ -121,7 +121,10 @@ def test_faults_are_read_as_they_are_written() -> None:
             "process 'produce' is not known; expected PROCESS:SEAM[:step=N|:count=N]:ACTION with one of wor",
         ),
         ("worker-2:after_lunch:kill", "seam of worker-N 'after_lunch' is not known"),
-        ("ps-0:after_pull:kill", "with one of idle, push_half_applied, pull, gathering, before_file, after_file;"),
+        (
+            "ps-0:after_pull:kill",
+            "with one of idle, keys_forgotten, push_half_applied, pull, gathering, before_file, after_file;",
+        ),
         ("worker-2:start:explode", "with one of kill, stop, raise, exit=N;"),
         ("worker-2:start:step=x:kill", "condition 'step=x' is not known"),
         ("worker-2:start:step=1:count=2:kill", "process '' is not known"),

@@ -69,7 +69,7 @@ def test_index_is_read_without_the_rest(storage: Storage, monkeypatch: pytest.Mo
         return real(self, start, nbytes)
 
     monkeypatch.setattr(RowFile, "_read", counted)
-    numbers, keys = read_index(storage, part)
+    numbers, keys, _ = read_index(storage, part)
     assert np.array_equal(numbers, np.arange(5000))
     assert np.array_equal(keys, np.arange(5000, dtype=np.uint64) + np.uint64(1 << 63))
     assert sum(read) < part.nbytes / 3
@@ -88,7 +88,7 @@ def test_every_flipped_bit_of_an_index_is_found(storage: Storage, tmp_path: Path
     found = 0
     for _ in flip_each_bit(tmp_path / part.name):
         try:
-            numbers, keys = read_index(storage, part)
+            numbers, keys, _ = read_index(storage, part)
         except CheckpointDamaged:
             found += 1
             continue

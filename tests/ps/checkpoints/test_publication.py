@@ -63,7 +63,7 @@ def test_file_arrives_as_it_is_stored_and_is_read_in_its_place(tmp_path: Path, p
         found = read_columns(files, each)
         assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
         verify(files, each)
-        assert [array.tolist() for array in read_index(files, each)] == [held.numbers_K.tolist(), held.keys_K.tolist()]
+        assert all(np.array_equal(a, b) for a, b in zip(read_index(files, each), held[:3], strict=True))
         assert files.size(each.name) == each.nbytes
     assert files.collect([]) == 0
     with pytest.raises(CheckpointDamaged, match="missing"):

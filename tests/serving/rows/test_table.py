@@ -1,5 +1,7 @@
 """Rows by key: kernels against plain references, growth, and what a row costs."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps.config import RowConfig
+from ps.keys import FREE
 from ps.start import start_rows
-from serving.rows.index import KeyIndex, find_reference, insert_reference
+from serving.rows.index import KeyIndex, find_reference
 from serving.rows.table import RowTable, look_up_reference
 
 CPU = torch.device("cpu")
@@ -16,27 +19,46 @@ ROWS = RowConfig(dim=3)
 WIDTH = ROWS.shape().value
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 40), max_size=30), max_size=6))
-def test_index_answers_as_a_dictionary_does(batches: list[list[int]]) -> None:
-    index, known = KeyIndex(2), dict[int, int]()
-    for keys in batches:
-        asked = np.array(keys, np.uint64)
-        assert index.find(asked).tolist() == find_reference(known, keys)
-        index.reserve(index.count + len(keys))
-        assert index.insert(asked).tolist() == insert_reference(known, keys)
-        assert index.count == len(known)
+KEYS = st.integers(0, (1 << 64) - 2) | st.integers(0, 40)
+CHANGES = st.dictionaries(st.integers(0, 60), KEYS | st.just(int(FREE)), max_size=30)
+"""keys by number, or FREE for a number whose key is forgotten"""
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CHANGES, max_size=8), st.randoms(use_true_random=False))
+def test_index_answers_as_a_dictionary_does_though_keys_move_and_are_forgotten(
+    batches: list[dict[int, int]], random: Random
+) -> None:
+    index, key_of = KeyIndex(2), dict[int, int]()
+    for changes in batches:
+        after = dict[int, int]()
+        for number, key in (key_of | changes).items():  # a key has one number: of others that have it, it is forgotten
+            after[number] = int(FREE) if key in after.values() else key
+        changed = [number for number, key in after.items() if key_of.get(number) != key]
+        random.shuffle(changed)
+        index.reserve(max(after, default=0) + 1)
+        for first in range(0, len(changed), 7):
+            numbers = changed[first : first + 7]
+            index.assign(np.array(numbers, np.int64), np.array([after[number] for number in numbers], np.uint64))
+        assert index.enter() == 0
+        key_of = after
+        known = {key: number for number, key in key_of.items() if key != FREE}
+        asked = [*known, *(key for batch in batches for key in batch.values() if key != FREE)]
+        assert index.find(np.array(asked, np.uint64)).tolist() == find_reference(known, asked)
+        assert index.known == len(known)
 
 
 def test_lookup_is_that_of_a_dictionary_and_unknown_keys_have_their_start_value() -> None:
     random = np.random.default_rng(1)
     keys = random.permutation(3000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     table, rows = RowTable(ROWS, 7, torch.float32, CPU), dict[int, list[float]]()
+    table.reserve(2000)
     for first in range(0, 2000, 500):  # overlapping: known keys are replaced, and it grows
         put = keys[max(0, first - 200) : first + 500]
         values = random.normal(size=(len(put), WIDTH)).astype(np.float32)
-        table.put(put, values)
+        table.put(np.arange(max(0, first - 200), first + 500), put, values)
         rows |= dict(zip(put.tolist(), values.tolist(), strict=True))
+    assert table.enter() == 0
     asked = random.choice(keys, (50, 4))
     found = table.look_up(asked).numpy()
     assert len(table) == 2000
@@ -51,7 +73,8 @@ def test_a_row_costs_its_values_and_at_most_twenty_bytes(dtype: torch.dtype, byt
     table.reserve(rows)
     keys = np.arange(rows, dtype=np.uint64)
     values = np.linspace(-1, 1, rows * WIDTH).reshape(rows, WIDTH).astype(np.float32)
-    table.put(keys, values)
+    table.put(np.arange(rows), keys, values)
+    assert table.enter() == 0
     assert table.nbytes / rows <= WIDTH * bytes_per_float + 20
     found = table.look_up(keys.reshape(-1, 1))
     assert found.dtype == torch.float32

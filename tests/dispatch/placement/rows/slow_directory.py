@@ -118,6 +118,17 @@ class SlowDirectory:
         self.trained = list(users) if self.synchronisation == "full" else []
         return moves
 
+    def forget(self, before: int) -> list[int]:
+        """Rows that were last trained before a step: nobody holds them any more, and nothing of them is pushed."""
+        old = [row for row, (step, _) in self.trained_at.items() if step < before]
+        forgotten = sorted(row for row in old if self.rows[row].state != "replicated")
+        for number in forgotten:
+            for worker in sorted(self.rows[number].holders):
+                self._outdate(worker, self._slot(worker, number))
+            self.rows[number] = SlowRow()
+            del self.trained_at[number]
+        return forgotten
+
     def _write_behind(self, worker: int, used: set[int], moves: SlowMoves) -> None:
         """The longest untrained rows of this worker, within its budget; it stays a holder of them."""
         self.credit[worker] += self.write_behind * sum(puller == worker for puller, *_ in moves.pulls)

@@ -11,6 +11,7 @@ from dispatch.placement.rows.directory import Directory, Synchronisation
 from dispatch.placement.rows.index import BatchRows, Index
 from dispatch.placement.rows.plan import Moves, RoundPlan
 from dispatch.placement.rows.states import CLEAN, OWNED, REPLICATED, SPLIT
+from ps.keys import FREE
 from tests.dispatch.placement.rows.slow_directory import SlowDirectory, SlowMoves
 
 STATES = {"clean": CLEAN, "owned": OWNED, "split": SPLIT, "replicated": REPLICATED}
@@ -153,6 +154,32 @@ def test_any_stream_with_a_hot_set_equals_the_slow_directory(
             if step == at + 1:
                 fast.replicate(np.array(chosen, np.int64))
                 slow.replicate(chosen)
+            expect_same_step(fast, slow, step, event, workers)
+
+
+@settings(max_examples=300)
+@given(stream=streams(), expire=st.integers(2, 6), hot=st.sets(st.integers(0, 13)), share=st.sampled_from([0.0, 0.5]))
+def test_any_stream_whose_rows_are_forgotten_equals_the_slow_directory(
+    stream: Stream, expire: int, hot: set[int], share: float
+) -> None:
+    workers, shards, capacities, steps = stream
+    replicas = min(2, len(hot))
+    larger = [capacity + replicas for capacity in capacities]
+    for synchronisation in SYNCHRONISATIONS:
+        chosen: tuple[Synchronisation, int, float] = synchronisation, replicas, share
+        fast = Directory(np.array(larger, np.int64), "emark", shards, *chosen)
+        slow = SlowDirectory(larger, "emark", *chosen)
+        keys = np.full(14, FREE)
+        for step, event in enumerate(steps, start=1):
+            if event is not None:
+                forgotten = slow.forget(step - expire)
+                assert fast.forget(keys, step - expire).tolist() == forgotten
+                keys[forgotten] = FREE
+            if step == 4 and replicas:
+                fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
+                slow.replicate(sorted(hot)[:replicas])
+            if event is not None:
+                keys[np.array(event[0]).reshape(-1)] = 7
             expect_same_step(fast, slow, step, event, workers)
 
 

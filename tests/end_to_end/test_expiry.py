@@ -1,0 +1,99 @@
+"""Keys that no sample has had for long are forgotten: the model is that of one process which forgets the same keys."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dispatch.config import MemoryConfig
+from dispatch.journal.history import read_history
+from infra.base.errors import ConfigError
+from infra.base.storage import Storage
+from ps.checkpoints.manifest import manifest_numbers
+from ps.config import CheckpointConfig
+from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.interrupting import golden, interrupt
+from tests.end_to_end.test_exactness import expect_equal, rows_of
+from tests.end_to_end.threads import SEED, Plan, Result, batches, model_of, train
+from trainer.reference import Reference
+
+STEPS, BATCH, EXPIRE = 24, 64, 5
+CACHE_ROWS = {1: 1400, 2: 700, 4: 360}
+"""slots of a cache, by the number of workers: some rows are evicted before they are forgotten, and some are not"""
+POLICIES = ["esd:1", "het", "fae:0.15:4", "joint:2:elastic"]
+OFTEN = CheckpointConfig(seconds=0.02, kept=1000)
+
+
+def plan_of(write_topic: WriteTopic, workers: int = 2, policy: str = "esd:1", **more: Any) -> Plan:
+    settings: dict[str, Any] = {"rows": rows_of("adagrad", "float64"), "cache_rows": CACHE_ROWS[workers]}
+    settings["memory"] = MemoryConfig(expire_steps=EXPIRE)
+    return Plan(write_topic(STEPS * BATCH), workers, policy, batch=BATCH, **{**settings, **more})
+
+
+def forgetting(plan: Plan, result: Result, expire_steps: int = EXPIRE) -> Reference:
+    """One process on whole batches, which forgets on its own account; rows that are replicated stay."""
+    reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    hot = {step.step: step.hot_rows() for step in read_history(plan.folder / "journal").steps}
+    kept: NDArray[np.int64] = np.empty(0, np.int64)
+    for step, samples in enumerate(batches(plan, result.manifests), 1):
+        reference.forget(step - expire_steps, kept)
+        reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, step)
+        kept = kept if (chosen := hot[step]) is None else chosen
+    return reference
+
+
+def expect_forgotten(plan: Plan, result: Result) -> None:
+    """The run is that of a process which forgets, and not that of one which does not: many numbers are used again."""
+    reference = forgetting(plan, result)
+    expect_equal(result, reference, tolerance=1e-9)
+    assert len(reference.numbering) < 0.8 * len(forgetting(plan, result, expire_steps=STEPS).numbering)
+
+
+@pytest.mark.parametrize(("workers", "policy"), [*product([2, 4], POLICIES), (1, "esd:1")])
+def test_any_workers_and_policy_equal_one_process_that_forgets(
+    write_topic: WriteTopic, workers: int, policy: str
+) -> None:
+    plan = plan_of(write_topic, workers, policy)
+    expect_forgotten(plan, train(plan))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("how", [{"write_behind": 1.0}, {"lookahead": 3}, {"eviction": "lfu", "cache_rows": 400}])
+def test_however_rows_move_the_same_keys_are_forgotten(
+    write_topic: WriteTopic, shards: int, how: dict[str, Any]
+) -> None:
+    plan = plan_of(write_topic, shards=shards, **how)
+    expect_forgotten(plan, train(plan))
+
+
+def test_a_replay_forgets_what_the_run_forgot_whatever_its_settings(write_topic: WriteTopic) -> None:
+    plan = plan_of(write_topic, checkpoints=OFTEN)
+    result = train(plan)
+    replayed = train(golden(plan, memory=MemoryConfig(expire_steps=9)))
+    assert model_of(replayed) == model_of(result)
+
+
+def test_a_resumed_run_knows_when_each_key_was_last_used(write_topic: WriteTopic) -> None:
+    """It goes back to a checkpoint, from which the last steps come, and forgets as if it had never ended."""
+    plan = plan_of(write_topic, checkpoints=OFTEN)
+    interrupt(plan, 14)
+    assert manifest_numbers(Storage.at(plan.folder / "checkpoints"))
+    expect_forgotten(plan, train(plan))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, EXPIRE), (EXPIRE, 0)])
+def test_a_resumed_run_may_begin_or_cease_to_forget(write_topic: WriteTopic, before: int, after: int) -> None:
+    plan = plan_of(write_topic, memory=MemoryConfig(expire_steps=before))
+    interrupt(plan, 12)
+    resumed = Plan(**{**vars(plan), "memory": MemoryConfig(expire_steps=after)})
+    result = train(resumed)
+    steps = [step.forget_before > 0 for step in read_history(plan.folder / "journal").steps]
+    assert [any(steps[:12]), any(steps[12:])] == [before > 0, after > 0]
+    assert model_of(train(golden(plan))) == model_of(result)
+
+
+def test_keys_cannot_be_forgotten_while_steps_that_use_them_are_under_way(write_topic: WriteTopic) -> None:
+    with pytest.raises(ConfigError, match="cannot be forgotten after 4 steps while 4 are under way"):
+        train(plan_of(write_topic, lookahead=3, memory=MemoryConfig(expire_steps=4)))
