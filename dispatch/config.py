@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from dispatch.placement.assign.choices import OptBackend
 from dispatch.placement.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.placement.policies.registry import parse_spec
+from dispatch.placement.rows.admission import AdmissionTerms
 from infra.base.config import PRIVATE, Section, check_endpoint
 from infra.base.errors import ConfigError
 from ps.phases import MOST_WORKERS
@@ -21,6 +22,32 @@ class MemoryConfig(Section):
     """Steps without a sample of a key after which it is forgotten, with its row; a sixteenth later at most. If it comes
     again, it starts anew. 0: no key is ever forgotten.
     """
+    admit_after: int = Field(1, ge=1, le=255)
+    """Samples with a key before it gets a row; until then it is rare, and the rare keys of a field share one row. 1:
+    every key gets a row at once.
+    """
+    admit_share: float = Field(1.0, gt=0.0, le=1.0)
+    """Instead of that: the probability with which a key gets a row in a step that has it. 1: every key gets one at
+    once.
+    """
+    filter_mb: int = Field(64, ge=1, le=65_536)
+    """Memory in which the dispatcher counts keys without a row, in MiB, if admit_after is above 1. A MiB remembers
+    about the last 130,000 samples of such keys.
+    """
+
+    @model_validator(mode="after")
+    def _check_admission(self) -> "MemoryConfig":
+        if self.admit_after > 1 and self.admit_share < 1.0:
+            raise ConfigError(
+                f"keys cannot be admitted both after {self.admit_after} samples and with probability "
+                f"{self.admit_share:g}; expected one of the two; set memory.admit_after or memory.admit_share to 1"
+            )
+        return self
+
+    @property
+    def admission(self) -> AdmissionTerms:
+        counters = 1 << ((self.filter_mb << 20).bit_length() - 1)
+        return AdmissionTerms(self.admit_after, self.admit_share, counters)
 
 
 class DispatchConfig(Section):

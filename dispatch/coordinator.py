@@ -397,7 +397,7 @@ class Coordinator:
         decided = self.intake.decided(
             generation=self.crew.generation,
             rows=self.training.index.count,
-            forgotten=self.training.index.forgotten,
+            keys=self.training.keys,
             decisions=decisions,
             answers=self.commands.answers,
             desired=self.commands.desired,

@@ -24,7 +24,7 @@ from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
 from dispatch.placement.decide import Decision
 from dispatch.progress.freshness import Freshness, newest_event_time
-from dispatch.progress.status import EventCounts, FieldsStatus
+from dispatch.progress.status import EventCounts, FieldsStatus, KeyCounts
 from dispatch.progress.times import DecisionTimesState
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
@@ -131,8 +131,9 @@ class Intake:
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole
         forget = 0 if decision is None else decision.forget_before
+        admitted = None if decision is None else decision.admitted
         change = None if decision is None else decision.change
-        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot, forget), change)
+        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot, forget, admitted), change)
         self._taken = None
         self._note_step(manifest, batch)
         if batch.skipped:
@@ -169,7 +170,7 @@ class Intake:
         self,
         generation: int,
         rows: int,
-        forgotten: int,
+        keys: KeyCounts,
         decisions: DecisionTimesState,
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
@@ -181,7 +182,8 @@ class Intake:
             positions=dict(self._positions),
             samples=self._samples,
             rows=rows,
-            forgotten=forgotten,
+            forgotten=keys.forgotten,
+            rare=keys.rare,
             dead_letters=self._dead_letters,
             skipped=self._skipped,
             newest_event_seconds=self._newest_event_seconds,

@@ -210,6 +210,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         sole=recorded.sole,
         hot=recorded.hot_rows(),
         forget_before=recorded.forget_before,
+        admitted=recorded.admitted,
     )
     if (rows := coordinator.training.index.count) != recorded.rows:
         raise OtherEvents(

@@ -26,6 +26,7 @@ from dispatch.placement.capacity.set_times import SetTimes
 from dispatch.placement.capacity.step_model import rows_of_dense
 from dispatch.placement.decide import Decider, Decision
 from dispatch.placement.policies.spec import Needs
+from dispatch.placement.rows.admission import Admission
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import NO_ROWS, Index
 from dispatch.progress.accounts import Accounts
@@ -35,6 +36,7 @@ from dispatch.progress.probes import LinkProbes
 from dispatch.progress.status import KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
+from ingest.keys import rare_keys
 from ps.phases import FLUSH
 
 
@@ -54,6 +56,8 @@ class Training:
         self._job = job
         self.index = Index() if checkpoint is None else checkpoint.index
         self.index.forgotten = 0 if checkpoint is None else checkpoint.state.decided.forgotten
+        self._admission = Admission(job.memory.admission, rare_keys(job.schema.columns), job.seed)
+        self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
@@ -95,7 +99,8 @@ class Training:
     def keys(self) -> KeyCounts:
         """How many keys have rows."""
         known = self.index.known
-        return KeyCounts(known=known, free=self.index.count - known, forgotten=self.index.forgotten)
+        free = self.index.count - known
+        return KeyCounts(known=known, free=free, forgotten=self.index.forgotten, rare=self._admission.rare)
 
     @property
     def decider(self) -> Decider:
@@ -142,6 +147,7 @@ class Training:
             row_cost_n=costs_n,
             elastic=elastic,
             value_share=self._job.rows.shape().value_share,
+            admission=self._admission,
         )
         return keeps
 

@@ -30,6 +30,16 @@ def absent_key(table: str) -> int:
     return _digest(b"absent", table_seed(table) ^ 0xFFFF_FFFF_FFFF_FFFF)
 
 
+def rare_key(table: str) -> int:
+    """The key of the row that rare keys of a table share, hashed with a seed of its own, too."""
+    return _digest(b"rare", table_seed(table) ^ 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def rare_keys(tables: Iterable[str]) -> NDArray[np.uint64]:
+    """The same for many tables."""
+    return np.array([rare_key(table) for table in tables], np.uint64)
+
+
 def text_of(value: Raw) -> str:
     """The canonical text of a raw value."""
     if isinstance(value, str):

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ingest.keys import rare_keys
 from ingest.samples import Samples
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.config import DenseRule, RowConfig
@@ -48,13 +49,16 @@ class ModelSpec:
     """Number of dense inputs per sample."""
     row_dtype: torch.dtype = torch.float32
     device: torch.device = CPU
+    tables: tuple[str, ...] = ()
+    """The table of each key of a sample; empty: rare keys have no row in common."""
 
     @property
     def dense_rule(self) -> DenseRule:
         return DenseRule(self.model.dense_optimizer, self.model.dense_rate)
 
     def empty_table(self) -> RowTable:
-        return RowTable(self.rows, self.seed, self.row_dtype, self.device)
+        rare_F = rare_keys(self.tables) if self.tables else None
+        return RowTable(self.rows, self.seed, self.row_dtype, self.device, rare_F)
 
 
 class ModelCopy:

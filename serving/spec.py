@@ -21,4 +21,4 @@ def spec_of(
         )
     dtype = DTYPES[config.row_dtype]
     device = torch.device(config.device)
-    return ModelSpec(run, seed, rows, model, schema.fields, schema.dense, dtype, device)
+    return ModelSpec(run, seed, rows, model, schema.fields, schema.dense, dtype, device, schema.columns)

@@ -62,8 +62,12 @@ class Numbering:
         self._free = sorted(self._free + rows)
         return rows
 
+    def knows(self, key: int) -> bool:
+        """Whether a key has been seen and not forgotten."""
+        return key in self._rows
+
     def row(self, key: int) -> int:
-        """The row of a key that has been seen."""
+        """The row of a key that is known."""
         return self._rows[key]
 
 

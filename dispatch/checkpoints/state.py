@@ -52,6 +52,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """Number of rows assigned, including free ones."""
     forgotten: int = 0
     """Keys forgotten."""
+    rare: int = 0
+    """Samples' keys that were rare."""
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped."""

@@ -78,6 +78,8 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
     """Row numbers (int64) that are replicated from this step on; None: as before."""
     forget_before: int = 0
     """Keys that were last used before this step were forgotten first; 0: none were."""
+    admitted: bytes | None = None
+    """Which of its unknown keys got rows, in order, a bit each; the others were rare. None: all got one."""
 
     @property
     def step(self) -> int:

@@ -25,6 +25,7 @@ from dispatch.placement.capacity.room import equal_capacities, hot_rows
 from dispatch.placement.errors import BadCost, CacheTooSmall
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.policies.spec import Needs
+from dispatch.placement.rows.admission import Admission, AdmissionTerms
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.hot import Profile
 from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
@@ -62,6 +63,8 @@ class Decision:
     """Keys that were last used before this step were forgotten before rows were assigned; 0: none were."""
     forgotten: I64 = field(default_factory=lambda: NO_ROWS)
     """Numbers of the rows that these keys had, ascending."""
+    admitted: bytes | None = None
+    """Which of its unknown keys got rows, see Admission.admit; None: all."""
     cpu_seconds: float = 0.0
     """Processor seconds of the deciding thread."""
     worth: Worth | None = None
@@ -80,10 +83,15 @@ class Decider:
         row_cost_n: F64,
         elastic: ElasticTerms = BY_MODEL,
         value_share: float = 1.0,
+        admission: Admission | None = None,
     ) -> None:
-        """needs: of the policy; the directory must have been created for them, too. value_share: see Situation."""
+        """needs: of the policy; the directory must have been created for them, too. value_share: see Situation.
+
+        admission: which keys get rows; None: all.
+        """
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
+        self._admission = admission
         self._directory = directory
         self._policy = policy
         self.alpha = needs.alpha
@@ -122,6 +130,7 @@ class Decider:
         cpu_began = thread_time()
         samples, fields = keys_BF.shape
         forgotten = self._forget(forget_before)
+        keys_BF, admitted = self._admit(step, keys_BF)
         rows = self._index.resolve(keys_BF)
         hot = self._choose_hot_set(rows)
         # the least of the latest steps, so that one slow step does not make decisions worse
@@ -154,6 +163,7 @@ class Decider:
             hot=hot,
             forget_before=forget_before,
             forgotten=forgotten,
+            admitted=admitted,
             cpu_seconds=cpu_seconds,
             worth=self._compare(assigned),
         )
@@ -172,12 +182,16 @@ class Decider:
         sole: int | None = None,
         hot: I64 | None = None,
         forget_before: int = 0,
+        admitted: bytes | None = None,
     ) -> Decision:
-        """Repeats an earlier decision: this assignment, its sole worker, the keys that it forgot and, if given, this
-        hot set.
+        """Repeats an earlier decision: this assignment, its sole worker, the keys that it forgot and admitted and, if
+        given, this hot set.
         """
         began = perf_counter()
         forgotten = self._forget(forget_before)
+        if admitted is not None:
+            assert self._admission is not None, "a step that admitted keys is repeated without a key for rare ones"
+            keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), admitted)
         rows = self._index.resolve(keys_BF)
         if hot is not None:
             self._directory.replicate(hot)
@@ -191,6 +205,7 @@ class Decider:
             hot=hot,
             forget_before=forget_before,
             forgotten=forgotten,
+            admitted=admitted,
         )
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
@@ -235,6 +250,12 @@ class Decider:
         if self._profile is not None:
             self._profile.forget(forgotten)
         return forgotten
+
+    def _admit(self, step: int, keys_BF: U64) -> tuple[U64, bytes | None]:
+        """The keys whose rows the samples use, and which of the unknown ones were admitted; None: all."""
+        if self._admission is None or not self._admission.terms.is_needed:
+            return keys_BF, None
+        return self._admission.admit(step, keys_BF, self._index.knows(keys_BF))
 
     def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
         hot = self._profile.count_batch(rows) if self._profile is not None else None
@@ -303,11 +324,14 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
     directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
     index = Index.restore(np.arange(4, dtype=np.uint64))
-    decider = Decider(index, directory, spec.build(seed, backend), spec.needs, np.array([1.0, 2.0]))
+    admission = Admission(AdmissionTerms(after=2, filter_bytes=1024), np.arange(2, dtype=np.uint64))
+    built = spec.build(seed, backend)
+    decider = Decider(index, directory, built, spec.needs, np.array([1.0, 2.0]), admission=admission)
     decider.compares = True
     for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
         decider.alpha = share * spec.needs.alpha
-        decider.decide(step, (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2))
+        keys_BF = (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2)
+        decider.decide(step, keys_BF, forget_before=max(0, step - 3))
     decider.flush()
 
 

@@ -66,6 +66,7 @@ class StatusPublisher:
             self._set_gauges_of_snapshots(status.served)
         meter.total("not_finite", quality.not_finite)
         meter.total("keys_forgotten", status.keys.forgotten)
+        meter.total("keys_rare", status.keys.rare)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

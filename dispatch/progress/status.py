@@ -108,6 +108,8 @@ class KeyCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Row numbers of forgotten keys that no other key has got yet."""
     forgotten: int = 0
     """Keys forgotten so far because no sample had them for long."""
+    rare: int = 0
+    """Samples' keys so far that had no row, and used the one that rare keys of their field share."""
 
 
 class FieldsStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 Legend: K rows or keys, F keys per sample, B samples.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from dispatch.checkpoints.state import load_index
 from dispatch.journal.history import History
 from dispatch.journal.records import StepDecided
+from dispatch.placement.rows.admission import Admission, AdmissionTerms
+from dispatch.placement.rows.index import Index
 from infra.base.storage import Storage
 from infra.run.figures import count
 from infra.run.settings import Settings, read_stored
@@ -21,9 +23,11 @@ from infra.verify.finding import NotChecked, Violated, check
 from infra.verify.journal import read_run
 from ingest.batches.replay import form_batch
 from ingest.errors import BrokerError, SourceError
+from ingest.keys import rare_keys
 from ingest.opening import open_source
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.keys import FREE
+from ps.protocol import EMPTY_MODEL
 
 LastSteps = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """Keys, ascending, each once, and the last step of each."""
@@ -43,20 +47,20 @@ def check_last_steps(folder: Path) -> str:
         raise NotChecked("no checkpoint is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
-    forgotten = max((step.forget_before for step in steps), default=0)
-    return compare(last_steps_in(storage, newest), last_steps_by(settings, steps), history, newest, forgotten)
+    in_checkpoint = last_steps_in(storage, newest)
+    if history.base.number == EMPTY_MODEL:
+        return compare(in_checkpoint, KnownKeys(settings).after(steps), history, newest)
+    if any(step.forget_before or step.admitted is not None for step in steps):
+        raise NotChecked(
+            "keys were forgotten or rare, and the journal no longer has the steps that say which; raise "
+            "checkpoints.kept to keep more of them"
+        )
+    return compare(in_checkpoint, last_steps_by(settings, steps), history, newest)
 
 
-def compare(
-    in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest, forgotten: int = 0
-) -> str:
-    """forgotten: keys that were last used before this step are no longer known; 0: all are."""
+def compare(in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest) -> str:
     keys_K, last_steps_K = in_checkpoint
     used_K, steps_K = by_steps
-    is_known_K = steps_K >= forgotten
-    if (left := np.intersect1d(used_K[~is_known_K], keys_K)).size:
-        raise Violated(f"checkpoint {newest.number} has {count(left.size, 'key')} that its steps forgot")
-    used_K, steps_K = used_K[is_known_K], steps_K[is_known_K]
     if (missing := np.setdiff1d(used_K, keys_K)).size:
         raise Violated(f"checkpoint {newest.number} lacks {count(missing.size, 'key')} that its steps used")
     is_used_K = np.isin(keys_K, used_K)
@@ -80,18 +84,58 @@ def last_steps_in(storage: Storage, manifest: CheckpointManifest) -> LastSteps:
     return saved.keys_R[order_K], saved.last_steps_R[order_K]
 
 
+class KnownKeys:
+    """The keys that steps leave known, if all steps of a run are on record: not those that they forgot, or that were
+    rare.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._index = Index()
+        self._admission = Admission(AdmissionTerms(), rare_keys(settings.event_schema.columns))
+        self._steps_R = np.empty(0, np.int64)
+        """The last step that used each row."""
+        self._is_kept_R = np.empty(0, np.bool_)
+        """Whether a row is replicated, and so never forgotten."""
+
+    def after(self, steps: Iterable[StepDecided]) -> LastSteps:
+        for step, keys_BF in keys_of(self._settings, steps):
+            self._add(step, keys_BF)
+        (known_K,) = np.nonzero(self._index.keys != FREE)
+        order_K = known_K[np.argsort(self._index.keys[known_K])]
+        return self._index.keys[order_K].copy(), self._steps_R[order_K]
+
+    def _add(self, step: StepDecided, keys_BF: NDArray[np.uint64]) -> None:
+        is_old_R = (self._steps_R < step.forget_before) & ~self._is_kept_R
+        self._index.forget(np.flatnonzero(is_old_R & (self._index.keys != FREE)))
+        if step.admitted is not None:
+            keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), step.admitted)
+        rows = self._index.resolve(keys_BF)
+        new = np.zeros(self._index.count - len(self._steps_R), np.int64)
+        self._steps_R = np.concatenate((self._steps_R, new))
+        self._is_kept_R = np.concatenate((self._is_kept_R, new.astype(np.bool_)))
+        self._steps_R[rows.rows_U] = step.step
+        if (hot := step.hot_rows()) is not None:
+            self._is_kept_R[:] = False
+            self._is_kept_R[hot] = True
+
+
 def last_steps_by(settings: Settings, steps: Iterable[StepDecided]) -> LastSteps:
-    """Last steps of all keys that these steps used; reads their events again."""
-    found = []
+    """Last steps of all keys that these steps used."""
+    used = ((np.unique(keys_BF), step.step) for step, keys_BF in keys_of(settings, steps))
+    return newest_of((keys_K, np.full(keys_K.size, step, np.int64)) for keys_K, step in used)
+
+
+def keys_of(settings: Settings, steps: Iterable[StepDecided]) -> Iterator[tuple[StepDecided, NDArray[np.uint64]]]:
+    """The keys of each step with samples; reads its events again."""
     try:
         with closing(open_source(settings.stream, settings.kafka)) as source:
             for step in steps:
-                keys_BF = form_batch(source, settings.event_schema, step.manifest.ranges).samples.keys_BF
-                keys_K = np.unique(keys_BF)
-                found.append((keys_K, np.full(keys_K.size, step.step, np.int64)))
+                samples = form_batch(source, settings.event_schema, step.manifest.ranges).samples
+                if len(samples):
+                    yield step, samples.keys_BF
     except (SourceError, BrokerError) as error:
         raise NotChecked(f"the stream cannot be read: {error}") from error
-    return newest_of(found)
 
 
 def newest_of(parts: Iterable[LastSteps]) -> LastSteps:

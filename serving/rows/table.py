@@ -1,7 +1,7 @@
 """The rows of one snapshot: a flat table of values by row number, found by key, without optimizer state.
 
-A key that the table does not know, because it never occurred or was forgotten, has exactly the value that training
-would start its row with.
+A key that the table does not know, because it never occurred, was rare or was forgotten, has the value of the row that
+rare keys of its field share; if there is none, exactly the value that training would start its row with.
 
 Legend: B samples, F keys a sample, K rows, W columns of a value.
 """
@@ -24,7 +24,16 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 class RowTable:
     """Values by key, on the CPU or a GPU; the index is on the CPU."""
 
-    def __init__(self, config: RowConfig, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: RowConfig,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        rare_F: NDArray[np.uint64] | None = None,
+    ) -> None:
+        """rare_F: the key of the row that rare keys of each column share; None: there is none."""
+        self._rare_F = rare_F
         self._config = config
         self._seed = seed
         self._device = device
@@ -62,6 +71,9 @@ class RowTable:
         """The values of keys in float32, B × F × W."""
         keys_K = usable(np.ascontiguousarray(keys_BF).reshape(-1))
         numbers_K = self._index.find(keys_K)
+        if self._rare_F is not None:
+            (unknown,) = np.nonzero(numbers_K < 0)
+            numbers_K[unknown] = self._index.find(self._rare_F)[unknown % self._rare_F.size]
         (unknown,) = np.nonzero(numbers_K < 0)
         numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below
         found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 
 from infra.base.errors import ConfigError
 from infra.base.files import naming
-from ingest.keys import absent_key, table_seed
+from ingest.keys import absent_key, rare_key, table_seed
 from ingest.schema import Schema
 from ps.start import SUM_STD
 from serving.snapshots.model import ReadModel, RunModel
@@ -102,6 +102,7 @@ def _described(schema: Schema) -> dict[str, Any]:
     tables = [
         msgspec.to_builtins(table)
         | {"source": table.field, "seed": hex(table_seed(table.name)), "absent_key": hex(absent_key(table.name))}
+        | {"rare_key": hex(rare_key(table.name))}
         for table in schema.tables
     ]
     dense = [msgspec.to_builtins(field) | {"source": field.field} for field in schema.dense_fields]

@@ -16,7 +16,7 @@ from dispatch.journal.history import read_history, read_manifests
 from dispatch.journal.run import RunJournal
 from dispatch.journal.terms import GenerationTerms
 from dispatch.placement.policies.spec import Needs
-from dispatch.progress.status import EventCounts, FieldsStatus
+from dispatch.progress.status import EventCounts, FieldsStatus, KeyCounts
 from dispatch.progress.times import DecisionTimesState
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
@@ -79,7 +79,7 @@ def test_an_event_dated_ahead_does_not_make_a_checkpoint_young_for_ever(tmp_path
     with opened(tmp_path) as intake:
         batch = first_batch(intake)
         intake.record(batch, 1, None, alpha=1.0, rows=0)
-        decided = intake.decided(1, 0, 0, DecisionTimesState(0, 0, (), None))
+        decided = intake.decided(1, 0, KeyCounts(), DecisionTimesState(0, 0, (), None))
     times_B = batch.samples.times_B
     assert times_B.max() > time()
     assert decided.newest_event_seconds == times_B[times_B <= time()].max()

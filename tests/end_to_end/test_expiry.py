@@ -1,4 +1,4 @@
-"""Keys that no sample has had for long are forgotten: the model is that of one process which forgets the same keys."""
+"""Keys that are forgotten, and rare ones that share a row: the model is that of one process that does the same."""
 
 from itertools import product
 from typing import Any
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from dispatch.config import MemoryConfig
 from dispatch.journal.history import read_history
+from dispatch.placement.rows.admission import count_reference
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
+from ingest.keys import rare_keys
 from ps.checkpoints.manifest import manifest_numbers
 from ps.config import CheckpointConfig
 from tests.end_to_end.conftest import WriteTopic
@@ -32,14 +34,34 @@ def plan_of(write_topic: WriteTopic, workers: int = 2, policy: str = "esd:1", **
     return Plan(write_topic(STEPS * BATCH), workers, policy, batch=BATCH, **{**settings, **more})
 
 
+class ExactCounts:
+    """Rare keys of a process that counts every key exactly."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._counts: dict[int, int] = {}
+        self._rare_F = rare_keys(plan.schema.columns).tolist()
+        self._after = plan.memory.admit_after
+
+    def replace(self, reference: Reference, keys_BF: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return np.array([[self._used(reference, *each) for each in enumerate(keys)] for keys in keys_BF], np.uint64)
+
+    def _used(self, reference: Reference, place: int, key: np.uint64) -> int:
+        if reference.numbering.knows(int(key)):
+            return int(key)
+        (is_admitted,) = count_reference(self._counts, [int(key)], self._after)
+        return int(key) if is_admitted else self._rare_F[place]
+
+
 def forgetting(plan: Plan, result: Result, expire_steps: int = EXPIRE) -> Reference:
     """One process on whole batches, which forgets on its own account; rows that are replicated stay."""
     reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    counts = ExactCounts(plan)
     hot = {step.step: step.hot_rows() for step in read_history(plan.folder / "journal").steps}
     kept: NDArray[np.int64] = np.empty(0, np.int64)
     for step, samples in enumerate(batches(plan, result.manifests), 1):
         reference.forget(step - expire_steps, kept)
-        reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, step)
+        keys_BF = counts.replace(reference, samples.keys_BF)
+        reference.step(keys_BF, samples.dense_BN, samples.labels_B, step)
         kept = kept if (chosen := hot[step]) is None else chosen
     return reference
 
@@ -66,6 +88,30 @@ def test_however_rows_move_the_same_keys_are_forgotten(
 ) -> None:
     plan = plan_of(write_topic, shards=shards, **how)
     expect_forgotten(plan, train(plan))
+
+
+@pytest.mark.parametrize("expire", [0, EXPIRE])
+def test_rare_keys_share_the_row_of_their_field(write_topic: WriteTopic, expire: int) -> None:
+    plan = plan_of(write_topic, memory=MemoryConfig(expire_steps=expire, admit_after=3), checkpoints=OFTEN)
+    result = train(plan)
+    reference = forgetting(plan, result, expire or STEPS)
+    expect_equal(result, reference, tolerance=1e-9)
+    kept = forgetting(Plan(**{**vars(plan), "memory": MemoryConfig()}), result, expire or STEPS)
+    assert len(reference.numbering) < 0.8 * len(kept.numbering)
+    assert result.status.keys.known + result.status.keys.free == len(reference.numbering)
+    assert result.status.keys.rare > 1000
+    assert (result.status.keys.forgotten > 0) == (expire > 0)
+    assert model_of(train(golden(plan, memory=MemoryConfig()))) == model_of(result), "a replay needs no counts"
+
+
+def test_counts_begin_anew_when_a_run_is_resumed_and_the_model_is_that_of_its_journal(write_topic: WriteTopic) -> None:
+    plan = plan_of(write_topic, memory=MemoryConfig(admit_share=0.2), checkpoints=OFTEN)
+    interrupt(plan, 9)
+    counted = Plan(**{**vars(plan), "memory": MemoryConfig(admit_after=2)})
+    interrupt(counted, 15)
+    result = train(counted)
+    assert result.status.keys.rare > 1000
+    assert model_of(train(golden(plan))) == model_of(result)
 
 
 def test_a_replay_forgets_what_the_run_forgot_whatever_its_settings(write_topic: WriteTopic) -> None:

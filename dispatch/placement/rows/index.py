@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dispatch.placement.arrays import I32, I64, U64
+from dispatch.placement.arrays import I32, I64, U64, Bool
 from dispatch.placement.errors import DuplicateKeys
 from dispatch.placement.rows.hashing import EMPTY, find, home, remove
 from infra.base.kernels import kernel
@@ -96,6 +96,12 @@ class Index:
             local.reshape(keys_BF.shape), rows_U[:distinct].copy(), first_new, new_keys, reused, self._keys[reused]
         )
 
+    def knows(self, keys_BF: U64) -> Bool:
+        """Whether each key has a row."""
+        is_known = np.empty(keys_BF.size, np.bool_)
+        _look_up(usable(keys_BF.reshape(-1)), self._table, self._keys, is_known)
+        return is_known.reshape(keys_BF.shape)
+
     def forget(self, rows: I64) -> None:
         """Frees the numbers of these rows, which must have keys."""
         _forget(rows, self._table, self._keys)
@@ -160,6 +166,12 @@ def _resolve(
                 table[at] = row
             rows[i] = table[at]
     return left, count
+
+
+@kernel
+def _look_up(keys: U64, table: I32, known: U64, is_known: Bool) -> None:
+    for i in range(keys.size):
+        is_known[i] = table[find(table, known, keys[i])] != EMPTY
 
 
 @kernel

@@ -49,6 +49,7 @@ METRICS = (
     _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that are missing from all latest samples."),
     _metric("keys", "gauge", DISPATCHER, "Keys that are known and have a row."),
     _metric("keys_forgotten_total", "counter", DISPATCHER, "Keys forgotten because no sample had them for long."),
+    _metric("keys_rare_total", "counter", DISPATCHER, "Keys of samples that had no row of their own yet."),
     # ── quality ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),

@@ -2,17 +2,22 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from dispatch.config import MemoryConfig
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.placement.rows.index import Index
 from infra.base.process import Stop
+from infra.base.storage import Storage
 from infra.run.settings import Settings
-from infra.verify.last_steps import last_steps_by, newest_of
+from infra.verify.finding import Violated
+from infra.verify.last_steps import KnownKeys, compare, last_steps_by, last_steps_in, newest_of
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
+from ps.checkpoints.manifest import manifest_numbers, read_manifest
 from tests.end_to_end.threads import Plan, batches
 from tests.infra.verify.whole import train_whole
 
@@ -31,6 +36,30 @@ def test_a_row_s_last_step_is_the_last_one_that_used_its_key(tmp_path: Path, pol
     assert len(set(steps_K.tolist())) > 10
     assert sorted(index.keys.tolist()) == keys_K.tolist()
     assert (result.last_steps_R == steps_K[np.searchsorted(keys_K, index.keys)]).all()
+
+
+@pytest.mark.parametrize("policy", ["esd:1", "fae:0.15:4"])
+@pytest.mark.parametrize("memory", [MemoryConfig(expire_steps=4), MemoryConfig(expire_steps=4, admit_after=3)])
+def test_keys_that_are_forgotten_or_rare_are_not_in_the_checkpoint(
+    tmp_path: Path, policy: str, memory: MemoryConfig
+) -> None:
+    torch.set_num_threads(1)
+    run_producer(ProducerJob(StreamConfig(folder=tmp_path / "log", partitions=2), limit=SAMPLES, seed=3), Stop())
+    plan = Plan(tmp_path, policy=policy, cache_rows=1400, memory=memory)
+    counts = train_whole(plan).status.keys
+    assert counts.forgotten > 0
+    assert (counts.rare > 0) == (memory.admit_after > 1)
+    history, settings = read_history(tmp_path / JOURNAL), Settings(stream=plan.stream)
+    storage = Storage.at(tmp_path / "checkpoints")
+    newest = read_manifest(storage, manifest_numbers(storage)[-1])
+    in_checkpoint = last_steps_in(storage, newest)
+    by_steps = KnownKeys(settings).after(history.steps)
+    assert len(by_steps[0]) == counts.known
+    assert np.array_equal(in_checkpoint, by_steps)
+    assert f"{counts.known:,} rows of checkpoint" in compare(in_checkpoint, by_steps, history, newest)
+    kept = [msgspec.structs.replace(step, forget_before=0, admitted=None) for step in history.steps]
+    with pytest.raises(Violated, match="that its steps used"):
+        compare(in_checkpoint, KnownKeys(settings).after(kept), history, newest)
 
 
 def test_of_a_key_in_several_files_the_last_counts() -> None:

@@ -67,6 +67,17 @@ def test_lookup_is_that_of_a_dictionary_and_unknown_keys_have_their_start_value(
     assert np.array_equal(table.look_up(unknown)[0].numpy(), start_rows(ROWS, 7, unknown[0])[:, :WIDTH])
 
 
+def test_unknown_keys_have_the_value_of_rare_ones_of_their_field_if_there_are_any() -> None:
+    rare = np.array([500, 600], np.uint64)
+    table = RowTable(ROWS, 7, torch.float32, CPU, rare)
+    table.put(np.array([0, 3]), np.array([500, 9], np.uint64), np.array([[1.0] * WIDTH, [2.0] * WIDTH], np.float32))
+    assert table.enter() == 0
+    found = table.look_up(np.array([[9, 8], [8, 9]], np.uint64)).numpy()
+    assert found[0, 0].tolist() == found[1, 1].tolist() == [2.0] * WIDTH
+    assert found[1, 0].tolist() == [1.0] * WIDTH, "the first field has rare keys"
+    assert np.array_equal(found[0, 1], start_rows(ROWS, 7, np.array([8], np.uint64))[0, :WIDTH]), "the second has none"
+
+
 @pytest.mark.parametrize(("dtype", "bytes_per_float"), [(torch.float32, 4), (torch.float16, 2)])
 def test_a_row_costs_its_values_and_at_most_twenty_bytes(dtype: torch.dtype, bytes_per_float: int) -> None:
     table, rows = RowTable(ROWS, 7, dtype, CPU), 20_000
