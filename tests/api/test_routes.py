@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.journal.records import Commanded
 from tests.api.dispatcher import PretendDispatcher
-from tests.api.serving import Served, until
+from tests.api.serving import WAIT_SECONDS, Served, until
 
 pytestmark = pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"], scope="module")
 
@@ -27,6 +27,12 @@ def test_answers_have_the_cursor_under_its_earlier_name_too(api: Served, dispatc
     (listed,) = api.get("/v1/runs").json["items"]
     for run in (listed, api.get("/v1/runs/r").json):
         assert run["version"] == run["cursor"] > 0
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dispatcher that answers is waited for, however busy the machine is."""
+    monkeypatch.setattr("api.routes.common.SETTLE_SECONDS", WAIT_SECONDS)
 
 
 def test_alpha_is_journalled_and_answered(api: Served, dispatcher: PretendDispatcher) -> None:
@@ -51,7 +57,10 @@ def test_one_key_is_one_command(api: Served, dispatcher: PretendDispatcher) -> N
     assert (other.status, other.headers["Content-Type"]) == (422, "application/problem+json")
 
 
-def test_a_command_nobody_takes_yet_is_pending_and_then_done(api: Served, dispatcher: PretendDispatcher) -> None:
+def test_a_command_nobody_takes_yet_is_pending_and_then_done(
+    api: Served, dispatcher: PretendDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.routes.common.SETTLE_SECONDS", 0.05)
     dispatcher.answers.clear()
     answer = api.ask("POST", "/v1/runs/r/resume")
     assert (answer.status, answer.json["state"]) == (202, "pending")
@@ -205,7 +214,10 @@ def test_requests_are_counted_by_route_and_what_a_client_makes_up_is_no_label(ap
     assert not any("nothing" in line or "REPORT" in line for line in lines)
 
 
-def test_how_far_sql_is_behind_and_how_many_commands_wait_is_told(api: Served, dispatcher: PretendDispatcher) -> None:
+def test_how_far_sql_is_behind_and_how_many_commands_wait_is_told(
+    api: Served, dispatcher: PretendDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.routes.common.SETTLE_SECONDS", 0.05)
     dispatcher.answers.clear()
     try:
         assert api.ask("POST", "/v1/runs/r/pause").status == 202

@@ -19,7 +19,10 @@ from infra.base.wire import write_curve
 from tests.end_to_end.processes import children_of, ports_of_workers, run, start, wait_until
 
 SMALL = ("stream.batch=64", "dispatch.workers=2", "dispatch.links_gbit=", "ps.shards=1", "api.port=0", "run=shared")
-PATIENT = "dispatch.silence_seconds=600"
+PATIENT = (
+    "dispatch.silence_seconds=600",
+    *(f"trainer.{each}_seconds=900" for each in ("silence", "pull_timeout", "reduce_timeout")),
+)
 """all processes of the run are stopped together for a while"""
 
 
@@ -42,7 +45,7 @@ class LiveRun:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     folder = tmp_path_factory.mktemp("live")
     write_curve(folder / "keys", ("server", "worker-0", "worker-1", "odd"))
-    chosen = (*SMALL, PATIENT, f"curve_folder={folder / 'keys'}")
+    chosen = (*SMALL, *PATIENT, f"curve_folder={folder / 'keys'}")
     settings = tuple(part for setting in chosen for part in ("--set", setting))
     run_folder = folder / "run"
     process = start("demo", "--rate", "500", "--run", run_folder, "--json", run_folder / "summary.json", *settings)

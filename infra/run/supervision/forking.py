@@ -81,7 +81,8 @@ class NurserySide:
 
     def _send(self, message: Signal) -> None:
         for pid in [pid for pid, number in self._numbers.items() if number == message.number]:
-            os.kill(pid, message.signal)
+            with suppress(ProcessLookupError):
+                os.kill(pid, message.signal)
 
     def _fork(self, wanted: Wanted, log: int) -> bool:
         """Returns whether this is the child."""

@@ -100,6 +100,16 @@ def test_a_signal_and_a_kill_reach_it(nursery: Nursery, tmp_path: Path) -> None:
     assert (stopped.wait(), killed.wait()) == (0, -signal.SIGKILL)
 
 
+def test_a_signal_to_one_that_has_just_ended_is_none(nursery: Nursery, tmp_path: Path) -> None:
+    """The supervisor may learn of an end only after it has sent the signal: nobody has the process id any more."""
+    ended = start(nursery, tmp_path / "ended", *WAITING)
+    pid = await_pid(ended).pid
+    ended.kill_group()
+    assert ended.wait() == -signal.SIGKILL
+    wait_until(lambda: not psutil.pid_exists(pid))
+    nursery.signal(1, pid, signal.SIGTERM)
+
+
 def test_children_of_a_nursery_that_is_killed_die_and_the_next_has_another(nursery: Nursery, tmp_path: Path) -> None:
     child = start(nursery, tmp_path / "log", *WAITING)
     process, before = await_pid(child), nursery.pid
