@@ -458,6 +458,52 @@ class CompareOptions:
 
 
 @app.command()
+def memory(
+    keys: Annotated[str, typer.Option(help="Known keys, several numbers separated by commas.")] = "1000000",
+    workers: Annotated[str, typer.Option(help="Numbers of workers that the dispatcher knows.")] = "8,64",
+    dim: Annotated[int, typer.Option(help="Embedding columns.", min=1)] = 16,
+    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows.")] = "adagrad",
+    endless: Annotated[
+        int, typer.Option(help="Keys of the samples of an endless stream, half of them new; 0: none.", min=0)
+    ] = 0,
+    expire: Annotated[int, typer.Option(help="Steps after which its keys are forgotten.", min=3)] = 32,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting of it. Repeatable.")] = None,
+    output: Output = None,
+) -> None:
+    """Measure what a known key costs every process, against the formula; with --endless, a run on ever new keys.
+
+    Example: freshet bench memory --keys 1000000,10000000 --endless 100000000 --json memory.json
+    """
+    from benchmarks.memory import measure_parts, run_endless
+    from ps.config import RowConfig
+
+    counts = parse_counts(keys, "--keys")
+    rows = RowConfig(dim=dim, optimizer=optimizer)
+    parts = measure_parts(counts, parse_counts(workers, "--workers"), rows)
+    report(parts, None)
+    results: list[Any] = list(parts)
+    if endless:
+        tell = Console(stderr=True).print
+        with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+            found = run_endless(Path(folder), endless, expire, overrides or (), lambda line: tell(Text(line)))
+        report(found.processes, None)
+        tell(Text(f"{found.sightings:,} keys of samples, {found.end_keys:,} known, {found.forgotten:,} forgotten"))
+        results.append(found)
+    write_json(results, output)
+
+
+def parse_counts(text: str, option: str) -> tuple[int, ...]:
+    """Positive numbers separated by commas; raises ConfigError."""
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1:
+        raise ConfigError(f"{option} cannot be {text!r}; expected positive numbers separated by commas")
+    return counts
+
+
+@app.command()
 def freshness(
     rate: Annotated[float, typer.Option(help="Events a second.", min=1)] = 2000,
     seconds: Annotated[float, typer.Option(help="Seconds for which a client sends requests.", min=1)] = 60,

@@ -17,6 +17,10 @@ from infra.base.kernels import kernel
 from ps.keys import FREE
 
 FIRST_CAPACITY = 1024
+MOST_CHANGED = 0.25
+"""Share of all numbers up to which changed ones are remembered one by one."""
+BLOCK_NUMBERS = 1 << 16
+"""Numbers that are brought into a new hash table at a time."""
 
 
 @kernel
@@ -70,6 +74,8 @@ class KeyIndex:
         """Keys that can be found."""
         self._changed: list[NDArray[np.int64]] = []
         """Numbers that were given keys and are not in the hash table yet."""
+        self._is_table_valid = True
+        """Whether the hash table has all other numbers; it is built anew if most keys change."""
 
     @property
     def capacity(self) -> int:
@@ -91,15 +97,24 @@ class KeyIndex:
 
         A key may move from one number to another: in between, both may have it.
         """
+        if not self._is_table_valid:
+            self._known[numbers_K] = keys_K
+            return
         is_changed_K = self._known[numbers_K] != keys_K
         if is_changed_K.any():
             _assign(numbers_K[is_changed_K], keys_K[is_changed_K], self._table, self._known)
             self._changed.append(numbers_K[is_changed_K])
+        if sum(each.size for each in self._changed) > MOST_CHANGED * self.capacity:
+            self._is_table_valid = False
+            self._changed = []
 
     def enter(self) -> int:
         """Makes the assigned keys known; returns how many numbers have the key of another number."""
-        changed, self._changed = self._changed, []
-        repeated = sum(_enter(numbers_K, self._table, self._known) for numbers_K in changed)
+        if self._is_table_valid:
+            repeated = sum(_enter(numbers_K, self._table, self._known) for numbers_K in self._changed)
+        else:
+            repeated = self._build_table()
+        self._changed = []
         self.known = int(np.count_nonzero(self._table != EMPTY))
         return repeated
 
@@ -109,7 +124,15 @@ class KeyIndex:
             self._known = np.concatenate([self._known, np.full(numbers - self._known.size, FREE)])
         if _table_size(numbers) > self._table.size:
             self._table = np.full(_table_size(numbers), EMPTY, np.int32)
-            _enter(np.flatnonzero(self._known != FREE), self._table, self._known)
+            self._build_table()
+
+    def _build_table(self) -> int:
+        """Builds the hash table anew from the keys; returns how many numbers have the key of another number."""
+        self._table[:] = EMPTY
+        self._is_table_valid = True
+        blocks = range(0, self.capacity, BLOCK_NUMBERS)
+        spans = (np.arange(first, min(first + BLOCK_NUMBERS, self.capacity)) for first in blocks)
+        return sum(_enter(numbers_K, self._table, self._known) for numbers_K in spans)
 
 
 def warm_up_index() -> None:

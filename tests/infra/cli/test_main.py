@@ -65,6 +65,7 @@ COMMANDS = [
         "bench siege",
         "bench serve",
         "bench freshness",
+        "bench memory",
         "bench gate",
     ),
 ]
