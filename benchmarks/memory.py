@@ -238,7 +238,7 @@ def run_endless(
                     tell(f"{moments[-1].samples:,} of {samples:,} samples, {moments[-1].keys:,} keys known")
                 if time.monotonic() - began > PATIENCE_SECONDS and not moments[-1].samples:
                     raise FreshetError(f"nothing was trained in {PATIENCE_SECONDS:g} s; see {job.folder}")
-    return _summed_up(moments, schema.fields, time.monotonic() - began)
+    return summed_up(moments, schema.fields, time.monotonic() - began)
 
 
 class EndlessStream:
@@ -316,7 +316,7 @@ def _disk_bytes(folder: Path) -> int:
     return total
 
 
-def _summed_up(moments: list[Moment], fields: int, seconds: float) -> EndlessResult:
+def summed_up(moments: list[Moment], fields: int, seconds: float) -> EndlessResult:
     """Compares the most of the second half with the most of the first, in which the number of keys has settled."""
     last = moments[-1]
     middle = min(range(len(moments)), key=lambda number: abs(moments[number].samples - last.samples / 2))
