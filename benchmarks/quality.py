@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
 from dispatch.progress.prequential import Quality
+from dispatch.progress.status import KeyCounts
 from infra.base.errors import FreshetError
 from infra.base.process import Stop
 from infra.run.cluster import Extras, run_cluster
@@ -25,6 +26,8 @@ class QualityResult:
     policy: str
     seconds: float
     samples_per_second: float
+    keys: KeyCounts
+    """Keys with rows at the end."""
     overall: Quality
     second_half: Quality
 
@@ -60,6 +63,7 @@ def run_quality(
         policy=status.policy,
         seconds=status.seconds,
         samples_per_second=summary.samples_per_second,
+        keys=status.keys,
         overall=status.quality,
         second_half=status.since_mark.quality,
     )
