@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 from dispatch.journal.history import JOURNAL
-from dispatch.journal.log import JournalWriter
-from dispatch.journal.records import Begun, GenerationStarted, StepDone
+from dispatch.journal.log import JournalWriter, read_records
+from dispatch.journal.records import Begun, GenerationStarted, StepDecided, StepDone
 from infra.base.process import Stop
 from infra.chaos.census import SETTLED_SAMPLES, Census, Usage
 from infra.chaos.clients import KINDS
@@ -247,6 +247,7 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 SMALL = ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
+FORGETFUL = ("--set", "memory.expire_steps=8", "--set", "memory.admit_after=2")
 FAULTS = len(WEIGHTS)
 """the first of these are one of each kind of process"""
 PROMISES = (
@@ -259,13 +260,13 @@ PROMISES = (
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("clients", [(), ("--clients",)])
+@pytest.mark.parametrize("more", [FORGETFUL, ("--clients",)])
 def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_promise(
-    tmp_path: Path, fuzz_seed: int, clients: tuple[str, ...]
+    tmp_path: Path, fuzz_seed: int, more: tuple[str, ...]
 ) -> None:
     folder, told_in = tmp_path / "run", tmp_path / "report.json"
     how = ("--minutes", "60", "--every", "3", "--stopped", "8", "--rate", "500", "--seed", str(fuzz_seed))
-    chaos = start("chaos", *how, "--json", told_in, "--run", folder, *SMALL, *clients)
+    chaos = start("chaos", *how, "--json", told_in, "--run", folder, *SMALL, *more)
     try:
         for faults in range(1, FAULTS + 1):
             wait_until(lambda n=faults: (folder / RECORD).exists() and len(recorded(folder)) >= n, chaos)  # type: ignore[misc]
@@ -286,7 +287,11 @@ def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_prom
     assert {name: ok for name, ok in found.items() if not ok} == {"faults fired": None, "no unreferenced file": None}
     assert found["events add up"] is found["replay: rows"] is found["no process left"] is True
     assert children_of(folder) == []
-    if clients:
+    if more == FORGETFUL:
+        decided = [record for record in read_records(folder / JOURNAL) if isinstance(record, StepDecided)]
+        assert any(step.forget_before for step in decided)
+        assert all(step.admitted is not None for step in decided if step.assignment)
+    else:
         assert {name: found.get(name) for name in PROMISES} == dict.fromkeys(PROMISES, True)
         assert told["levels"]["samples"] > 0
         assert {level["name"] for level in told["levels"]["memory"]} >= {"api", "serve", *KINDS}
