@@ -44,6 +44,14 @@ class MemoryConfig(Section):
             )
         return self
 
+    def check_expiry(self, lookahead: int) -> None:
+        """Raises ConfigError if keys would be forgotten while steps that use them are under way."""
+        if 0 < self.expire_steps <= lookahead + 1:
+            raise ConfigError(
+                f"keys cannot be forgotten after {self.expire_steps} steps while {lookahead + 1} are under way; "
+                "expected more steps, or 0 to keep them all; raise memory.expire_steps, or lower dispatch.lookahead"
+            )
+
     @property
     def admission(self) -> AdmissionTerms:
         counters = 1 << ((self.filter_mb << 20).bit_length() - 1)

@@ -11,7 +11,6 @@ from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.placement.capacity.room import check_room
 from dispatch.protocol import unencrypted
 from infra.base.agreement import Agreement
-from infra.base.errors import ConfigError
 from infra.base.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
@@ -126,16 +125,7 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
         shares=dispatch.share_bounds if is_elastic else None,
         hot_share=hot_share,
     )
-    check_expiry(job.memory.expire_steps, dispatch.lookahead)
+    job.memory.check_expiry(dispatch.lookahead)
     check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
     if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)
-
-
-def check_expiry(expire_steps: int, lookahead: int) -> None:
-    """Raises ConfigError if keys would be forgotten while steps that use them are under way."""
-    if 0 < expire_steps <= lookahead + 1:
-        raise ConfigError(
-            f"keys cannot be forgotten after {expire_steps} steps while {lookahead + 1} are under way; expected more "
-            "steps, or 0 to keep them all; raise memory.expire_steps, or lower dispatch.lookahead"
-        )

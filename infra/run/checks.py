@@ -18,6 +18,7 @@ def check_start(settings: Settings) -> None:
     check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
     settings.dispatch.check_parking()
     check_caches(settings)
+    settings.memory.check_expiry(settings.dispatch.lookahead)
     check_ports(settings)
     check_endpoints(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)

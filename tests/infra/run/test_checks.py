@@ -27,6 +27,7 @@ WRONG = {
     "dispatch.least_share=0": "no worker can be parked; dispatch.least_share is (0.0,) and policy 'esd:1' gives",
     "dispatch.cache_rows=9": "cache of 9 rows cannot hold a micro-batch",
     "dispatch.policy=fae:0.99": "hot set is too large",
+    "memory.expire_steps=2": "keys cannot be forgotten after 2 steps while 2 are under way",
     "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
 }
 
@@ -35,6 +36,11 @@ WRONG = {
 def test_a_setting_with_which_a_process_would_fail_is_found_first(setting: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(WRONG[setting])):
         check_start(load_settings(None, [setting]))
+
+
+def test_keys_are_admitted_by_number_or_by_chance_and_not_by_both() -> None:
+    with pytest.raises(ConfigError, match="both after 3 samples and with probability 0.5; expected one of the two"):
+        load_settings(None, ["memory.admit_after=3", "memory.admit_share=0.5"])
 
 
 @pytest.mark.parametrize(
