@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from dispatch.placement.assign.choices import OptBackend
 from dispatch.placement.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, ShareBounds
 from dispatch.placement.policies.registry import parse_spec
-from dispatch.placement.rows.admission import AdmissionTerms
 from infra.base.config import PRIVATE, Section, check_endpoint
 from infra.base.errors import ConfigError
 from ps.phases import MOST_WORKERS
@@ -53,9 +52,9 @@ class MemoryConfig(Section):
             )
 
     @property
-    def admission(self) -> AdmissionTerms:
-        counters = 1 << ((self.filter_mb << 20).bit_length() - 1)
-        return AdmissionTerms(self.admit_after, self.admit_share, counters)
+    def filter_bytes(self) -> int:
+        """The largest power of two within filter_mb."""
+        return 1 << ((self.filter_mb << 20).bit_length() - 1)
 
 
 class DispatchConfig(Section):

@@ -26,7 +26,7 @@ from dispatch.placement.capacity.set_times import SetTimes
 from dispatch.placement.capacity.step_model import rows_of_dense
 from dispatch.placement.decide import Decider, Decision
 from dispatch.placement.policies.spec import Needs
-from dispatch.placement.rows.admission import Admission
+from dispatch.placement.rows.admission import Admission, AdmissionTerms
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import NO_ROWS, Index
 from dispatch.progress.accounts import Accounts
@@ -56,7 +56,9 @@ class Training:
         self._job = job
         self.index = Index() if checkpoint is None else checkpoint.index
         self.index.forgotten = 0 if checkpoint is None else checkpoint.state.decided.forgotten
-        self._admission = Admission(job.memory.admission, rare_keys(job.schema.columns), job.seed)
+        memory = job.memory
+        terms = AdmissionTerms(memory.admit_after, memory.admit_share, memory.filter_bytes)
+        self._admission = Admission(terms, rare_keys(job.schema.columns), job.seed)
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
