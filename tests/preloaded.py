@@ -51,8 +51,13 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", MODULE]
 SCRIPT = Path(sys.executable).parent / "freshet"
 """The installed command."""
-MODULES = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main")
-"""Modules that the processes of a run load."""
+MODULES = (
+    *("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main"),
+    *("infra.run.cluster", "infra.run.demo", "infra.run.resume", "infra.run.display", "infra.run.own_broker"),
+    *("infra.run.agent.running", "infra.cli.steer.client", "infra.verify.run", "infra.chaos.main"),
+    *("dispatch.checkpoints.survey", "serving.snapshots.choosing", "ingest.kafka.topics"),
+)
+"""Modules that commands load, but for pyarrow, which starts a thread."""
 LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "XDG_")
 """Prefixes of variables that matter while modules are loaded, and that no module sets itself."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -276,9 +281,10 @@ def load() -> None:
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
-    from infra.run.supervision.forking import prepare_kernels
+    from infra.run.warm_up import warm_up_directory, warm_up_others
 
-    prepare_kernels()
+    warm_up_others()
+    warm_up_directory()
     setproctitle.setproctitle("freshet-tests preloaded")  # before the environment changes, which holds the title
     gc.freeze()  # the garbage collectors of children do not touch these objects, so their pages stay shared
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a module that was loaded has started a thread"
