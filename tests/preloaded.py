@@ -55,7 +55,7 @@ MODULES = (
     *("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main"),
     *("infra.run.cluster", "infra.run.demo", "infra.run.resume", "infra.run.display", "infra.run.own_broker"),
     *("infra.run.agent.running", "infra.cli.steer.client", "infra.verify.run", "infra.chaos.main"),
-    *("dispatch.checkpoints.survey", "serving.snapshots.choosing", "ingest.kafka.topics"),
+    *("dispatch.checkpoints.survey", "serving.snapshots.choosing", "ingest.kafka.topics", "ingest.main"),
 )
 """Modules that commands load, but for pyarrow, which starts a thread."""
 LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "XDG_")
