@@ -174,7 +174,8 @@ class Nursery:
     def signal(self, number: int, pid: int, which: int) -> None:
         """Sends a signal to a child, or has the nursery send it if its process id is not known here."""
         if pid:
-            os.kill(pid, which)
+            with suppress(ProcessLookupError):  # it has ended, and the message that says so is on its way
+                os.kill(pid, which)
         elif self._socket is not None:
             try:
                 self._socket.send(msgspec.msgpack.encode(Signal(number, which)))

@@ -100,6 +100,14 @@ def test_a_signal_and_a_kill_reach_it(nursery: Nursery, tmp_path: Path) -> None:
     assert (stopped.wait(), killed.wait()) == (0, -signal.SIGKILL)
 
 
+def test_a_signal_to_one_that_has_ended_a_moment_ago_is_no_error(nursery: Nursery, tmp_path: Path) -> None:
+    child = start(nursery, tmp_path / "log", *WAITING)
+    await_pid(child).kill()
+    wait_until(lambda: not psutil.pid_exists(child.pid))
+    nursery.signal(child._number, child.pid, signal.SIGTERM)  # the message that it has ended was not read yet
+    assert child.wait() == -signal.SIGKILL
+
+
 def test_children_of_a_nursery_that_is_killed_die_and_the_next_has_another(nursery: Nursery, tmp_path: Path) -> None:
     child = start(nursery, tmp_path / "log", *WAITING)
     process, before = await_pid(child), nursery.pid
