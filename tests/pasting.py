@@ -32,6 +32,7 @@ MARK = re.compile(r"run|run until: .+|run again until: .+|Ctrl-C|not run: .+")
 CHECKPOINT_NUMBER = re.compile(r"^(freshet (?:checkpoints|snapshots) [^#\n]*?)\b7\b", re.MULTILINE)
 TOLD = re.compile(r'"(?:text|verb)":"([^"]*)"')
 ELISION = "…"
+INSTALLED = ROOT / ".venv" / "bin"
 
 
 @dataclass(frozen=True)
@@ -147,14 +148,17 @@ class Running:
 class DocumentReader:
     """Uses one terminal for commands that end, and one for each command that keeps running."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder`` is a new one; the reader's own files are in its folder ``here``."""
+    def __init__(self, folder: Path, commands: Path = INSTALLED) -> None:
+        """``folder`` is a new one; the reader's own files are in its folder ``here``.
+
+        commands: the folder with the program ``freshet``.
+        """
         self.here, self._outputs = folder / "here", folder / "outputs"
         for made in (self.here, self._outputs):
             made.mkdir()
         self._ports = {"8000": str(free_port()), "8100": str(free_port())}
         ports = {"FRESHET_API__PORT": self._ports["8000"], "FRESHET_SERVING__PORT": self._ports["8100"]}
-        path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(commands), str(INSTALLED), os.environ["PATH"]])
         self._env = {**environment(), **ports, "PATH": path}
         self.running: list[Running] = []
         self._shell = subprocess.Popen(["bash", "-e"], stdin=subprocess.PIPE, cwd=self.here, env=self._env, text=True)

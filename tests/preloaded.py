@@ -13,6 +13,10 @@ from it; so a run's own nursery is forked, too:
 The result is an ordinary process: a child of the process that requested it, with one thread, and with nothing of the
 loaded process but its modules. These commands are executed as usual: those whose environment affects how modules are
 loaded (``LOADING``), those that begin as another user or with a function of their own, and all within ``executing``.
+
+A shell executes what it finds on its path. ``commands_for_shells`` puts a program there that asks for a process in the
+same way, passes signals on to it, and ends as it does (``tests/asking.py``). It cannot become the parent of that
+process: the intermediate one of step 3 remains its parent, and is called its *guardian*.
 """
 
 import ctypes
@@ -23,6 +27,7 @@ import importlib
 import io
 import os
 import runpy
+import shlex
 import signal
 import socket
 import struct
@@ -30,28 +35,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 import setproctitle
+
+from tests.asking import MESSAGE_BYTES, NAME
 
 MODULE = "infra.cli.entry"
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", MODULE]
-MODULES = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main")
-"""Modules that the processes of a run load."""
+SCRIPT = Path(sys.executable).parent / "freshet"
+"""The installed command."""
+MODULES = (
+    *("infra.cli.main", "infra.cli.daemons", "dispatch.main", "trainer.main", "serving.main", "api.main"),
+    *("infra.run.cluster", "infra.run.demo", "infra.run.resume", "infra.run.display", "infra.run.own_broker"),
+    *("infra.run.agent.running", "infra.cli.steer.client", "infra.verify.run", "infra.chaos.main"),
+    *("dispatch.checkpoints.survey", "serving.snapshots.choosing", "ingest.kafka.topics", "ingest.main"),
+)
+"""Modules that commands load, but for pyarrow, which starts a thread."""
 LOADING = ("HOME", "LD_", "MKL_", "NUMBA", "OMP_", "PYTHON", "XDG_")
 """Prefixes of variables that matter while modules are loaded, and that no module sets itself."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """OpenBLAS would start threads when it is loaded, which would be missing in every child."""
-NAME = "freshet-tests-"
-"""Prefix of an abstract socket; followed by the id of the process whose children it makes."""
 STARTING = ("up", "demo", "chaos", "verify", "replay", "bench", "agent", "runs")
 """Commands that start processes; each gets its own loaded child."""
-MESSAGE_BYTES = 1 << 17
 MOST_FILES = 16
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PEER = struct.Struct("3i")
@@ -71,6 +83,8 @@ DIGEST = loading(ENVIRONMENT)
 _libc = ctypes.CDLL(None, use_errno=True)
 _local = threading.local()
 _asking = threading.Lock()
+_adopting = threading.Event()
+"""Whether this process is a subreaper all the time."""
 _loaded_children: dict[int, subprocess.Popen[bytes] | None] = {}
 """Loaded children by the id of their parent: this process, or one that it was forked from."""
 
@@ -104,6 +118,31 @@ class Wish(NamedTuple):
     use_vfork: bool
 
     @property
+    def start(self) -> "Start | None":
+        """The request for this process; None if it is no command of Freshet's."""
+        words = [os.fsdecode(each) for each in self.arguments]
+        program = next((path for path in map(os.fsdecode, self.executables) if os.access(path, os.X_OK)), "")
+        if program != str(SCRIPT):
+            if words[: len(COMMAND)] != COMMAND:
+                return None
+            program = MODULE
+        return Start(
+            program=program,
+            arguments=words[1:] if program != MODULE else words[len(COMMAND) :],
+            environment=self.variables,
+            folder=str(Path(os.fsdecode(self.folder or ".")).absolute()),
+            files=list(self.files),
+            own_session=self.own_session,
+        )
+
+    @property
+    def files(self) -> dict[int, int]:
+        """The numbers that files should have, and those that they have here."""
+        standard = dict(enumerate((self.stdin, self.stdout, self.stderr)))
+        files = {number: number if given < 0 else given for number, given in standard.items()}
+        return files | {number: number for number in self.kept_files if number != self.errors}
+
+    @property
     def variables(self) -> dict[str, str]:
         if self.environment is None:
             return dict(os.environ)
@@ -119,12 +158,26 @@ class Wish(NamedTuple):
 class Start(msgspec.Struct, frozen=True):
     """A request for a process. Its files are sent with the message."""
 
+    program: str
+    """``MODULE`` or the path of ``SCRIPT``."""
     arguments: list[str]
     environment: dict[str, str]
     folder: str
     files: list[int]
     """The numbers that the files should have."""
     own_session: bool
+    guardians: str = ""
+    """Folder in which the guardian of a shell's process leaves a file with its id as name; empty: there is none."""
+
+    @property
+    def can_be_forked(self) -> bool:
+        """Whether the command would load its modules as the loaded process did.
+
+        One with a space in an argument is not forked: its title, in which arguments are joined, would be ambiguous.
+        """
+        return loading(self.environment) == DIGEST and all(
+            word and not any(map(str.isspace, word)) for word in self.arguments
+        )
 
     @property
     def starts_others(self) -> bool:
@@ -156,35 +209,11 @@ def executing() -> Iterator[None]:
 def fork_or_execute(*arguments: Any) -> int:
     """Replaces ``_posixsubprocess.fork_exec``; returns the process's id."""
     wish = Wish(*arguments)
-    words = [os.fsdecode(each) for each in wish.arguments]
-    variables = wish.variables
-    if getattr(_local, "executes", False) or not (wish.is_plain and can_fork(words, variables)):
+    start = wish.start
+    if getattr(_local, "executes", False) or not wish.is_plain or start is None or not start.can_be_forked:
         return int(EXECUTE(*arguments))
-    standard = dict(enumerate((wish.stdin, wish.stdout, wish.stderr)))
-    files = {number: number if given < 0 else given for number, given in standard.items()}
-    files |= {number: number for number in wish.kept_files if number != wish.errors}
-    folder = Path(os.fsdecode(wish.folder or ".")).absolute()
     load_first()
-    start = Start(
-        arguments=words[len(COMMAND) :],
-        environment=variables,
-        folder=str(folder),
-        files=list(files),
-        own_session=wish.own_session,
-    )
-    return ask(start, list(files.values()))
-
-
-def can_fork(words: Sequence[str], variables: Mapping[str, str]) -> bool:
-    """Whether a command is one of Freshet's, and would load its modules as the loaded process did.
-
-    A command with a space in an argument is not forked: its title, in which arguments are joined, would be ambiguous.
-    """
-    return (
-        list(words[: len(COMMAND)]) == COMMAND
-        and all(word and not any(map(str.isspace, word)) for word in words)
-        and loading(variables) == DIGEST
-    )
+    return ask(start, list(wish.files.values()))
 
 
 def ask(start: Start, files: list[int]) -> int:
@@ -196,10 +225,40 @@ def ask(start: Start, files: list[int]) -> int:
             socket.send_fds(connection, [msgspec.json.encode(start)], files)
             answer = connection.recv(MESSAGE_BYTES)
         finally:
-            _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, int(_adopting.is_set()), 0, 0, 0)
     if not answer:
         raise OSError(f"no process could be forked for {start.arguments}")
     return int(answer)
+
+
+@contextmanager
+def commands_for_shells(folder: Path) -> Iterator[Path]:
+    """Yields a folder with a program ``freshet`` for the path of shells; it is made in the folder given.
+
+    Guardians become children of this process, so that what their processes cost is counted with the test.
+    """
+    commands, guardians = folder / "commands", folder / "guardians"
+    commands.mkdir()
+    program = commands / SCRIPT.name
+    if sys.platform != "linux":
+        program.symlink_to(SCRIPT)
+        yield commands
+        return
+    guardians.mkdir()
+    asking = [sys.executable, "-IS", ROOT / "tests" / "asking.py", os.getpid(), SCRIPT, guardians]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, asking))} "$@"\n')
+    program.chmod(0o755)
+    load_first()
+    _adopting.set()
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield commands
+    finally:
+        _adopting.clear()
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for guardian in [int(file.name) for file in guardians.iterdir()]:
+            if not psutil.Process(guardian).children():  # otherwise a test has failed and left a process
+                os.waitpid(guardian, 0)
 
 
 def load_first() -> None:
@@ -222,9 +281,10 @@ def load() -> None:
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
-    from infra.run.supervision.forking import prepare_kernels
+    from infra.run.warm_up import warm_up_directory, warm_up_others
 
-    prepare_kernels()
+    warm_up_others()
+    warm_up_directory()
     setproctitle.setproctitle("freshet-tests preloaded")  # before the environment changes, which holds the title
     gc.freeze()  # the garbage collectors of children do not touch these objects, so their pages stay shared
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a module that was loaded has started a thread"
@@ -238,24 +298,40 @@ def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         message, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, MOST_FILES)
         wanted_by, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-        child = os.fork()
+        start = msgspec.json.decode(message, type=Start)
+        child = os.fork() if start.can_be_forked else None
         if child == 0:
             if os.fork():
                 os._exit(0)
             listener.close()
-            _await_parent(wanted_by)
-            start = msgspec.json.decode(message, type=Start)
+            if start.guardians:
+                guard(start, connection)
+            else:
+                _await_parent(wanted_by)
             listener = listen()
             if not start.starts_others or os.fork():
                 listener.close()
                 begin(start, files, connection)
                 return
             _end_with_parent()  # the loaded child of the new process; it serves that process from now on
-        else:
+        elif child is not None:
             os.waitpid(child, 0)
         for file in files:
             os.close(file)
         connection.close()
+
+
+def guard(start: Start, connection: socket.socket) -> None:
+    """Forks; returns in the child only. The guardian reports the child's status to whoever asked, and ends."""
+    Path(start.guardians, str(os.getpid())).touch()
+    child = os.fork()
+    if child == 0:
+        return
+    setproctitle.setproctitle("freshet-tests guardian")
+    _, status = os.waitpid(child, 0)
+    with suppress(OSError):  # nobody waits for it any more
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
 
 
 def listen() -> socket.socket:
@@ -303,7 +379,7 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     gc.enable()
     os.write(answer, str(os.getpid()).encode())
     os.close(answer)
-    sys.argv = [MODULE, *start.arguments]
+    sys.argv = [start.program, *start.arguments]
 
 
 def open_standard_files() -> None:
@@ -325,4 +401,7 @@ def open_standard_files() -> None:
 if __name__ == "__main__":
     load()
     serve(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    if sys.argv[0] == MODULE:
+        runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,16 +1,22 @@
-"""Runs the commands of README and docs as written, in order, in fresh folders, with real processes."""
+"""Runs the commands of README and docs as written, in order, in fresh folders, with real processes.
+
+Those of README are executed as they are installed, those of all other documents forked (``tests/preloaded.py``).
+"""
 
 import gzip
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dispatch.journal.history import read_history
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS
-from tests.pasting import MARK, DocumentReader, blocks_of, missing_from
+from tests.pasting import INSTALLED, MARK, DocumentReader, blocks_of, missing_from
+from tests.preloaded import commands_for_shells
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 LINES = 3000
@@ -23,13 +29,32 @@ STORIES = (
     ("docs/schemas.md", "docs/policies.md"),
 )
 """Documents that are read in one folder, one after the other, because they use the same run."""
+EXECUTED = "README.md"
 NEEDED = {"docs/kafka.md": ("java", "mvn", "kcat")}
 """Programs that commands of a story call."""
 
 
+@contextmanager
+def commands_of(story: tuple[str, ...], folder: Path) -> Iterator[Path]:
+    """The folder with the program ``freshet`` that the commands of a story call."""
+    if EXECUTED in story:
+        yield INSTALLED
+        return
+    with commands_for_shells(folder) as commands:
+        yield commands
+
+
+def own_environment(place: Path, commands: Path) -> None:
+    """What a reader has in .venv."""
+    if commands == INSTALLED:
+        (place / ".venv").symlink_to(ROOT / ".venv")
+        return
+    (place / ".venv" / "bin").mkdir(parents=True)
+    (place / ".venv" / "bin" / "activate").write_text(f". {INSTALLED}/activate\nexport PATH={commands}:$PATH\n")
+
+
 def own_files(place: Path) -> None:
     """The files of a reader: a click log, its schema, and a file of Criteo's."""
-    (place / ".venv").symlink_to(ROOT / ".venv")
     (place / "mine.toml").write_text(f'name = "mine"\n{SCHEMA}')
     with (place / "clicks.jsonl").open("w") as file:
         for number in range(LINES):
@@ -71,19 +96,21 @@ def test_every_document_with_a_block_that_is_run_is_read() -> None:
 def test_the_commands_of_the_documents_work_as_printed(story: tuple[str, ...], tmp_path: Path) -> None:
     if lacking := [each for each in NEEDED.get(story[0], ()) if shutil.which(each) is None]:
         pytest.skip(f"{', '.join(lacking)} not installed")
-    reader = DocumentReader(tmp_path)
-    own_files(reader.here)
+    with commands_of(story, tmp_path) as commands:
+        reader = DocumentReader(tmp_path, commands)
+        own_environment(reader.here, commands)
+        own_files(reader.here)
 
-    def after_start(command: str) -> None:
-        if "produce" in command:
-            wait_for_samples(reader.here)
+        def after_start(command: str) -> None:
+            if "produce" in command:
+                wait_for_samples(reader.here)
 
-    try:
-        for document in story:
-            reader.read(document, after_start)
-            reader.interrupt_all_but("freshet up")
-    finally:
-        reader.close()
+        try:
+            for document in story:
+                reader.read(document, after_start)
+                reader.interrupt_all_but("freshet up")
+        finally:
+            reader.close()
 
 
 # ── what a document shows ─────────────────────────────────────────────────────────────────────────────────────────────

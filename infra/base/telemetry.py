@@ -12,6 +12,7 @@ import time
 from collections import Counter as Tallied
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -42,8 +43,12 @@ LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+@cache
 def code_version() -> str:
-    """The version of Freshet, as installed; a checkout that is run without being installed has none."""
+    """The version of Freshet, as installed; a checkout that is run without being installed has none.
+
+    It is looked up once: that reads files, for 3 ms of a processor.
+    """
     try:
         return version("freshet")
     except PackageNotFoundError:

@@ -3,6 +3,7 @@
     FOLDER/server.properties   written at every start
            data/               the broker's log; kept over restarts
            broker.log          the broker's output
+           classes             its classes, while the first broker of this user ends (infra/kafka/jars.py)
 
 ``start`` returns once the broker answers. After ``stop`` or ``kill`` a ``start`` brings the same broker back at the
 same address. It ends with the process that started it, however that ends; the kernel ties it to the *thread* that
@@ -25,7 +26,7 @@ from types import TracebackType
 
 from infra.base.errors import ProcessFailed
 from infra.base.process import SUPERVISED
-from infra.kafka.jars import find_java, kafka_jars
+from infra.kafka.jars import class_archive, find_java, kafka_jars, keep_classes
 
 HOST = "127.0.0.1"
 FREE_PORTS = 15_000, 32_000
@@ -38,7 +39,12 @@ TRIES = 4
 """attempts to start: a port that was free may be taken before the broker binds it"""
 TAIL_LINES = 15
 TAIL_BYTES = 4000
+TERMINATED = 128 + signal.SIGTERM
+"""the status with which Java ends in order after SIGTERM"""
+CLASSES = "classes"
 JVM_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",  # other Javas know no archives of classes
+    "-Xlog:disable",  # of what it thinks of archives of classes; errors are told in any case
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xss512k",
@@ -74,6 +80,8 @@ class Broker:
         self._heap_mib = heap_mib
         self._ports: dict[str, int] = {}
         self._popen: subprocess.Popen[bytes] | None = None
+        self._archive: Path | None = None
+        """Where the classes belong that the broker writes at its end; None: it writes none."""
 
     @property
     def address(self) -> str:
@@ -132,7 +140,8 @@ class Broker:
         if self.running:
             self._popen.terminate()
             try:
-                self._popen.wait(STOP_SECONDS)
+                if self._popen.wait(STOP_SECONDS) == TERMINATED and self._archive is not None:
+                    keep_classes(self.folder / CLASSES, self._archive)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._popen = None
@@ -208,7 +217,11 @@ class Broker:
         users = [f"SCRAM-SHA-512=[name={name},password={password}]" for name, password in self._scram.items()]
         cluster = "F" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]  # never a dash first
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties")]
-        command = [*self._jvm(java, jars, 128), *tool, *(part for user in users for part in ("--add-scram", user))]
+        command = [
+            *self._jvm(java, jars, 128, is_broker=False),
+            *tool,
+            *(part for user in users for part in ("--add-scram", user)),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS)
         if done.returncode != 0:
             self.log.write_text(done.stdout + done.stderr)
@@ -221,7 +234,7 @@ class Broker:
             self._popen = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "infra.kafka.launch"),
-                    *self._jvm(java, jars, self._heap_mib),
+                    *self._jvm(java, jars, self._heap_mib, is_broker=True),
                     *("kafka.Kafka", str(self.folder / "server.properties")),
                 ],
                 env={**os.environ, SUPERVISED: str(os.getpid()), "PYTHONPATH": _import_path()},
@@ -232,8 +245,15 @@ class Broker:
             )
         return log_start
 
-    def _jvm(self, java: str, jars: Path, heap_mib: int) -> list[str]:
-        return [java, f"-Xmx{heap_mib}m", *JVM_OPTIONS, "-cp", f"{jars}/*"]
+    def _jvm(self, java: str, jars: Path, heap_mib: int, *, is_broker: bool) -> list[str]:
+        """Java with the classes that are kept; a broker writes them at its end if there are none."""
+        archive = class_archive(java, jars)
+        self._archive = archive if is_broker and not archive.exists() else None
+        if self._archive is not None:
+            classes = f"-XX:ArchiveClassesAtExit={self.folder / CLASSES}"
+        else:
+            classes = f"-XX:SharedArchiveFile={archive}"
+        return [java, f"-Xmx{heap_mib}m", *JVM_OPTIONS, classes, "-cp", f"{jars}/*"]
 
     def _await_started(self, log_start: int) -> bool:
         """Waits until the broker logs that it answers requests; False if it ends, finds a port taken or is too slow."""

@@ -14,7 +14,6 @@ from infra.kafka.broker import HOST, Broker, free_port, is_free
 from infra.kafka.jars import find_java, kafka_jars
 from infra.run.folder import check_free
 from infra.run.settings import KAFKA, Settings, names_brokers, read_stored
-from ingest.kafka.topics import ensure_topics
 
 FOLDER = "broker"
 """Name of the folder in the run's folder."""
@@ -35,6 +34,8 @@ def with_brokers(settings: Settings, is_asked: bool) -> tuple[Settings, int | No
             f"expected one of them; unset {KAFKA}, or give another folder with --run"
         )
     if names_brokers():
+        from ingest.kafka.topics import ensure_topics  # a run without Kafka does not load its client
+
         ensure_topics(settings.kafka, settings.stream)
         return settings, None
     find_java()

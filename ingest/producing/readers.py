@@ -17,9 +17,6 @@ from pathlib import Path
 from time import strptime
 from typing import BinaryIO, TextIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from infra.base.errors import ConfigError
 from ingest.convert import Event, Value
 from ingest.errors import InputError
@@ -91,6 +88,9 @@ def read_movielens(path: Path) -> Iterator[Event]:
 
 
 def _read_pairs(path: Path) -> Iterator[Event]:
+    import pyarrow as pa  # only who reads these files waits for it
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             row = 0

@@ -6,17 +6,20 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from infra.base.errors import NameTaken
 from infra.base.files import writing_whole
 from infra.base.process import (
     CLAIM_GAP_SECONDS,
     CLAIM_SECONDS,
+    FREE_MEMORY,
     NameClaim,
     ProcessPlace,
     SignsOfLife,
@@ -24,6 +27,7 @@ from infra.base.process import (
     own_place,
     write_whole,
 )
+from ps.fingerprints import fingerprint
 
 
 def run_python(code: str, stderr: int | None = None, **env: str) -> "subprocess.Popen[str]":
@@ -124,12 +128,17 @@ print("done")
 
 
 END = """
-import atexit, sys, threading, time
+import atexit, sys, threading, time, weakref
 from infra.base.process import end_process
 class Module:
     def __del__(self):
         print("taken down")
 kept = Module()
+def free_memory():
+    print("freed")
+free_memory.__module__ = "torch.library"
+weakref.finalize(kept, free_memory)
+weakref.finalize(kept, print, "finalizer")
 atexit.register(lambda: print("exit function"))
 print("command")
 threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
@@ -140,8 +149,14 @@ end_process(7)
 def test_a_process_ends_with_its_threads_exit_functions_and_output_and_takes_nothing_down() -> None:
     with run_python(END) as child:
         assert child.stdout is not None
-        assert child.stdout.read().split("\n") == ["command", "thread", "exit function", ""]
+        assert child.stdout.read().split("\n") == ["command", "thread", "exit function", "finalizer", ""]
     assert child.returncode == 7
+
+
+def test_the_finalizers_that_are_left_out_are_those_of_kernels_and_operators() -> None:
+    assert (torch.__name__, fingerprint.__name__) == ("torch", "fingerprint")  # both are loaded
+    finalizers = weakref.finalize._registry.values()  # type: ignore[attr-defined]
+    assert set(FREE_MEMORY) <= {each.func.__module__ for each in finalizers if each.atexit}
 
 
 def test_a_process_whose_output_nobody_reads_ends_as_python_does() -> None:

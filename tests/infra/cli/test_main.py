@@ -2,6 +2,7 @@ import json
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from infra.base.errors import ConfigError
 from infra.base.telemetry import code_version
-from infra.cli.main import app
+from infra.cli.main import app, with_one_command
 from tests.end_to_end.processes import ROOT, environment, freshet, run, start, wait_until
 from tests.infra.cli.conftest import Invoke
 
@@ -85,9 +86,26 @@ def test_every_command_is_known_here() -> None:
     assert names == set(COMMANDS)
 
 
+def test_a_command_by_itself_is_the_same_as_among_all_others() -> None:
+    for name, command in typer.main.get_group(app).commands.items():
+        ((kept, alone),) = typer.main.get_group(with_one_command(app, name)).commands.items()
+        assert (kept, alone.hidden, parts_of(alone)) == (name, command.hidden, parts_of(command))
+
+
+def parts_of(command: Any) -> list[str | None]:
+    """The options of a command, or the commands of a group."""
+    return [*getattr(command, "commands", ()), *(each.name for each in command.params)]
+
+
+def test_without_a_command_of_that_name_there_are_all() -> None:
+    assert with_one_command(app, "no-such-command") is app
+    assert with_one_command(app, "--help") is app
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: str) -> None:
-    shown = CliRunner().invoke(app, [*command.split(), "--help"])
+    words = command.split()
+    shown = CliRunner().invoke(with_one_command(app, words[0]), [*words, "--help"])
     assert shown.exit_code == 0
     assert f"Example: freshet {command}" in " ".join(shown.output.split())
 

@@ -23,7 +23,10 @@ def test_the_shared_broker_answers(kafka: TestBroker) -> None:
 
 @pytest.fixture(scope="module")
 def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.Broker, list[int]]]:
-    """A broker whose first port was taken before it could bind it, and the ports it was given."""
+    """A broker whose first port was taken before it could bind it, and the ports it was given.
+
+    Nobody has left classes for it.
+    """
     choose, chosen = broker.Broker._choose_ports, list[int]()
 
     def lose_the_first(self: broker.Broker) -> dict[str, int]:
@@ -35,6 +38,8 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[broker.B
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         patch.setattr(broker.Broker, "_choose_ports", lose_the_first)
+        archive = tmp_path_factory.mktemp("kept") / "classes"
+        patch.setattr(broker, "class_archive", lambda _java, _jars: archive)
         with running_broker(tmp_path_factory.mktemp("unlucky")) as started:
             yield started, chosen
 
@@ -56,6 +61,39 @@ def test_a_killed_broker_comes_back_at_its_address_with_its_topics(unlucky: tupl
     assert (started.address, started.pid != first) == (address, True)
     with admin(test.config()) as client:
         assert topic in str(client.list_topics())
+
+
+def test_a_broker_that_ends_in_order_leaves_its_classes_for_the_next(
+    unlucky: tuple[broker.Broker, list[int]],
+) -> None:
+    started, _ = unlucky
+    java, folder = jars.find_java(), jars.kafka_jars()
+    archive = started._archive
+    assert archive is not None
+    assert not archive.exists()
+    started.stop()
+    assert not (started.folder / "classes").exists()
+    loads = ["-Xshare:on", f"-XX:SharedArchiveFile={archive}", "-Xlog:class+load", "-cp", f"{folder}/*"]
+    tool = subprocess.run(
+        [java, *loads, "kafka.tools.StorageTool", "random-uuid"], capture_output=True, text=True, timeout=100
+    )
+    assert "kafka.tools.StorageTool source: jar" not in tool.stdout
+    assert "shared objects file (top)" in tool.stdout  # where the classes of the archive come from
+
+
+def test_classes_that_cannot_be_kept_are_no_error(tmp_path: Path) -> None:
+    (tmp_path / "written").write_bytes(b"classes")
+    jars.keep_classes(tmp_path / "written", tmp_path / "missing" / "archive")
+    assert list(tmp_path.iterdir()) == []
+    jars.keep_classes(tmp_path / "written", tmp_path / "archive")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_java_has_other_classes(tmp_path: Path) -> None:
+    one, other = (tmp_path / name for name in ("one", "other"))
+    one.touch()
+    other.touch()
+    assert len({jars.class_archive(str(java), tmp_path / "kafka-1") for java in (one, other, one)}) == 2
 
 
 def test_a_broker_that_does_not_start_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
