@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
+from dispatch.progress.status import KeyCounts, ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
@@ -186,6 +186,8 @@ def _facts(status: Status, width: int) -> RenderableType:
         facts.append(f"{count(status.decisions.deadline_misses, 'decision')} too late")
     if status.events.skipped:
         facts.append(f"{number(status.events.skipped)} events skipped")
+    if status.keys.known:
+        facts.append(_keys(status.keys))
     lines = Text()
     if status.quality.not_finite:
         lines.append(f"{_diverged(status)}\n", style="bold red")
@@ -198,6 +200,12 @@ def _facts(status: Status, width: int) -> RenderableType:
     if served := _served(status.served):
         lines.append(f"{served}\n", style="green")
     return Align.left(lines.append(_wrapped(facts, width), style="dim"))
+
+
+def _keys(keys: KeyCounts) -> str:
+    """How many keys have rows, and what became of others."""
+    others = {"forgotten": keys.forgotten, "times rare": keys.rare}
+    return ", ".join((f"{number(keys.known)} keys", *(f"{number(n)} {what}" for what, n in others.items() if n)))
 
 
 def _wrapped(facts: Sequence[str], width: int) -> str:
@@ -465,7 +473,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
             "left",
             f"{count(status.events.lag, 'event')} in the topic, {count(status.events.dead_letters, 'dead letter')}",
         ),
-        ("keys", f"{number(status.keys.known)} known, {number(status.keys.forgotten)} forgotten"),
+        ("rows", _keys(status.keys)),
         ("policy", _decided(status)),
     ]
     if summary.dense_weights:

@@ -16,6 +16,7 @@ from dispatch.progress.status import (
     EventCounts,
     FieldsStatus,
     FreshnessStatus,
+    KeyCounts,
     QualityHistory,
     ServedStatus,
     Status,
@@ -54,6 +55,7 @@ STATUS = Status(
     recent_quality=Quality(auc=0.7311),
     best_auc=0.7821,
     events=EventCounts(lag=2048, dead_letters=12),
+    keys=KeyCounts(known=1_523_000, forgotten=47_570_035, rare=212),
     policy="esd (α=1)",
     decisions=DecisionStatus(mean_ms=3.24),
     history=QualityHistory(
@@ -77,6 +79,7 @@ def test_picture_shows_everything_uncut(width: int) -> None:
         *("0.4561", "0.7123", "best possible 0.782"),
         *("worker-3", "0.5", "308k", "85.0%", "600k", "123k", "45.7k", "81.2 MB", "61.0 MB", "325 MB", "244 MB"),
         *("step 1,203", "2 min 05 s", "esd (α=1) decides in 3.2 ms", "▁", "█"),
+        "1.52M keys, 47.6M forgotten, 212 times rare",
     ):
         assert part in text
     assert "…" not in text
