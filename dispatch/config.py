@@ -21,6 +21,8 @@ class MemoryConfig(Section):
     """Steps without a sample of a key after which it is forgotten, with its row; a sixteenth later at most. If it comes
     again, it starts anew. 0: no key is ever forgotten.
     """
+    expire_hours: float = Field(0.0, ge=0.0, le=1e6, allow_inf_nan=False)
+    """Instead of that: the hours after which it is forgotten, by the times of events. 0: never."""
     admit_after: int = Field(1, ge=1, le=255)
     """Samples with a key before it gets a row; until then it is rare, and the rare keys of a field share one row. 1:
     every key gets a row at once.
@@ -35,7 +37,12 @@ class MemoryConfig(Section):
     """
 
     @model_validator(mode="after")
-    def _check_admission(self) -> "MemoryConfig":
+    def _check_choices(self) -> "MemoryConfig":
+        if self.expire_steps and self.expire_hours:
+            raise ConfigError(
+                f"keys cannot be forgotten both after {self.expire_steps} steps and after {self.expire_hours:g} hours; "
+                "expected one of the two; set memory.expire_steps or memory.expire_hours to 0"
+            )
         if self.admit_after > 1 and self.admit_share < 1.0:
             raise ConfigError(
                 f"keys cannot be admitted both after {self.admit_after} samples and with probability "

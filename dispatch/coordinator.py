@@ -19,7 +19,6 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.placement.decide import Decider, Decision
-from dispatch.placement.rows.expiry import forget_before
 from dispatch.progress.probes import PROBE_BYTES
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
@@ -269,7 +268,7 @@ class Coordinator:
             keys_BF=batch.samples.keys_BF,
             budget_seconds=feedback.budget_seconds,
             late_seconds=feedback.late_seconds,
-            forget_before=forget_before(self.intake.step + 1, self.job.memory.expire_steps),
+            forget_before=self.training.expiry.forget_before(self.intake.step + 1, self.intake.newest_event_seconds),
         )
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision
@@ -398,6 +397,7 @@ class Coordinator:
             generation=self.crew.generation,
             rows=self.training.index.count,
             keys=self.training.keys,
+            expiry=self.training.expiry.marks,
             decisions=decisions,
             answers=self.commands.answers,
             desired=self.commands.desired,

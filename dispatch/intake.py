@@ -23,6 +23,7 @@ from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
 from dispatch.placement.decide import Decision
+from dispatch.placement.rows.expiry import StepMark
 from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus, KeyCounts
 from dispatch.progress.times import DecisionTimesState
@@ -50,7 +51,8 @@ class Intake:
         """Number of the newest step."""
         self._samples = self._dead_letters = self._skipped = 0
         self.freshness = Freshness(lambda: source.clock)
-        self._newest_event_seconds = 0.0
+        self.newest_event_seconds = 0.0
+        """Event time of the newest sample that is not dated in the future; 0: not known."""
         self._positions: dict[int, Position] = {}
         """Position after the newest step in every known partition."""
         self._last_letters: tuple[DeadLetter, ...] = ()
@@ -159,7 +161,7 @@ class Intake:
         self._samples = history.base.samples
         self._positions = dict(history.base.positions)
         self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
-        self._newest_event_seconds = 0.0 if decided is None else decided.newest_event_seconds
+        self.newest_event_seconds = 0.0 if decided is None else decided.newest_event_seconds
         self._last_letters = ()
         self._watch = FieldWatch(self._job.schema, self._job.stream.absent_window, self._job.stream.on_absent_field)
         if decided is not None and decided.fields is not None:
@@ -172,6 +174,7 @@ class Intake:
         rows: int,
         keys: KeyCounts,
         decisions: DecisionTimesState,
+        expiry: tuple[StepMark, ...] = (),
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:
@@ -186,7 +189,8 @@ class Intake:
             rare=keys.rare,
             dead_letters=self._dead_letters,
             skipped=self._skipped,
-            newest_event_seconds=self._newest_event_seconds,
+            newest_event_seconds=self.newest_event_seconds,
+            expiry=expiry,
             fields=self._watch.save(),
             decisions=decisions,
             answers=answers,
@@ -226,7 +230,7 @@ class Intake:
         if len(batch.samples):
             times_B = batch.samples.times_B
             self.freshness.add(self.step, batch.arrived_B, times_B)
-            self._newest_event_seconds = max(self._newest_event_seconds, newest_event_time(times_B)[0])
+            self.newest_event_seconds = max(self.newest_event_seconds, newest_event_time(times_B)[0])
 
     def _form(self, manifest: Manifest, goes_on: GoesOn) -> Batch:
         batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes, goes_on)

@@ -195,6 +195,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         coordinator.poll(WAIT_SECONDS)
         return not coordinator.stop.requested
 
+    coordinator.training.expiry.note(recorded.step, coordinator.intake.newest_event_seconds)
     try:
         batch = coordinator.intake.form_again(recorded, keep_in_touch)
     except SourceUnavailable:

@@ -28,6 +28,7 @@ from dispatch.placement.decide import Decider, Decision
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.admission import Admission, AdmissionTerms
 from dispatch.placement.rows.directory import Directory
+from dispatch.placement.rows.expiry import Expiry
 from dispatch.placement.rows.index import NO_ROWS, Index
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
@@ -57,6 +58,8 @@ class Training:
         self.index = Index() if checkpoint is None else checkpoint.index
         self.index.forgotten = 0 if checkpoint is None else checkpoint.state.decided.forgotten
         memory = job.memory
+        marks = () if checkpoint is None else checkpoint.state.decided.expiry
+        self.expiry = Expiry(memory.expire_steps, memory.expire_hours, job.dispatch.lookahead, marks)
         terms = AdmissionTerms(memory.admit_after, memory.admit_share, memory.filter_bytes)
         self._admission = Admission(terms, rare_keys(job.schema.columns), job.seed)
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare

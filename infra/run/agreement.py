@@ -93,6 +93,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.report_seconds",
         "dispatch.drain_seconds",
         "memory.expire_steps",
+        "memory.expire_hours",
         "memory.admit_after",
         "memory.admit_share",
         "memory.filter_mb",

@@ -129,6 +129,28 @@ def test_a_resumed_run_knows_when_each_key_was_last_used(write_topic: WriteTopic
     expect_forgotten(plan, train(plan))
 
 
+def test_keys_are_forgotten_after_hours_of_events_also_when_a_run_is_resumed(
+    write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[bytes, float] = {}
+
+    def ten_minutes_later(times_B: NDArray[np.float64]) -> tuple[float, int]:
+        return seen.setdefault(times_B.tobytes(), 1.7e9 + 600.0 * len(seen)), 0  # the same for a batch formed again
+
+    monkeypatch.setattr("dispatch.intake.newest_event_time", ten_minutes_later)
+    plan = plan_of(write_topic, memory=MemoryConfig(expire_hours=1.0), checkpoints=OFTEN)
+    interrupt(plan, 14)
+    result = train(plan)
+    steps = read_history(plan.folder / "journal").steps
+    assert all(step.forget_before for step in steps[8:]), "six steps are an hour"
+    reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    for step, samples in zip(steps, batches(plan, result.manifests), strict=True):
+        reference.forget(step.forget_before)
+        reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, step.step)
+    expect_equal(result, reference, tolerance=1e-9)
+    assert model_of(train(golden(plan, memory=MemoryConfig()))) == model_of(result)
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, EXPIRE), (EXPIRE, 0)])
 def test_a_resumed_run_may_begin_or_cease_to_forget(write_topic: WriteTopic, before: int, after: int) -> None:
     plan = plan_of(write_topic, memory=MemoryConfig(expire_steps=before))

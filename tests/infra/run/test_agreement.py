@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 
+from infra.base.telemetry import code_version
 from infra.base.wire import I64, Header
 from infra.run.agreement import (
     MAY_DIFFER,
@@ -80,7 +81,11 @@ def test_a_checkout_that_is_not_installed_agrees_with_itself(monkeypatch: pytest
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("infra.base.telemetry.version", missing)
-    assert agreement_of(Settings()).workers[VERSION] == "unknown"
+    code_version.cache_clear()
+    try:
+        assert agreement_of(Settings()).workers[VERSION] == "unknown"
+    finally:
+        code_version.cache_clear()
 
 
 def test_a_message_with_another_field_or_array_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> None:

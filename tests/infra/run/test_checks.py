@@ -38,6 +38,11 @@ def test_a_setting_with_which_a_process_would_fail_is_found_first(setting: str) 
         check_start(load_settings(None, [setting]))
 
 
+def test_keys_are_forgotten_after_steps_or_hours_and_not_after_both() -> None:
+    with pytest.raises(ConfigError, match="both after 100 steps and after 24 hours; expected one of the two"):
+        load_settings(None, ["memory.expire_steps=100", "memory.expire_hours=24"])
+
+
 def test_keys_are_admitted_by_number_or_by_chance_and_not_by_both() -> None:
     with pytest.raises(ConfigError, match=r"both after 3 samples and with probability 0\.5; expected one"):
         load_settings(None, ["memory.admit_after=3", "memory.admit_share=0.5"])
