@@ -41,7 +41,9 @@ LITTLE_BYTES = 64 << 10
 SOCKETS = "freshet-sockets-"
 """Prefix of the names of folders of Unix sockets."""
 STARTING_SECONDS = 60.0
-"""How old such a folder without a socket may be before it counts as abandoned."""
+"""How long such a folder must be unchanged before it counts as abandoned: a socket that has just been bound refuses
+connections until its process listens, too.
+"""
 LONGEST_FOLDER = 60
 """Most characters; a longer folder for temporary files leaves too little of a socket's 107."""
 
@@ -198,10 +200,8 @@ def remove_abandoned(place: Path) -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    sockets = list(folder.iterdir())
-    if not sockets:
-        return folder.stat().st_mtime < time.time() - STARTING_SECONDS
-    return not any(_is_listened_to(path) for path in sockets)
+    is_old = folder.stat().st_mtime < time.time() - STARTING_SECONDS
+    return is_old and not any(_is_listened_to(path) for path in folder.iterdir())
 
 
 def _is_listened_to(path: Path) -> bool:

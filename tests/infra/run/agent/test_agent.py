@@ -8,7 +8,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -154,20 +154,25 @@ def test_folders_of_supervisors_that_were_killed_are_removed_and_nothing_else(
 ) -> None:
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # names of sockets are short
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    folders = {name: place / f"{SOCKETS}{name}" for name in ("killed", "stopped", "empty", "starting")}
+    kinds = ("killed", "stopped", "empty", "starting", "bound")
+    folders = {name: place / f"{SOCKETS}{name}" for name in kinds}
     folders["other"] = place / "other"
     for folder in folders.values():
         folder.mkdir()
-    os.utime(folders["empty"], (0, 0))
-    with socket.socket(socket.AF_UNIX) as killed, socket.socket(socket.AF_UNIX) as stopped:
-        for name, listener in (("killed", killed), ("stopped", stopped)):
+    with ExitStack() as opened:
+        listeners = {
+            name: opened.enter_context(socket.socket(socket.AF_UNIX)) for name in ("killed", "stopped", "bound")
+        }
+        for name, listener in listeners.items():
             listener.bind(str(folders[name] / SOCKET))
-        stopped.listen()
-        killed.close()
+        listeners["stopped"].listen()  # another has been bound, and is about to listen
+        listeners["killed"].close()
+        for name in ("killed", "stopped", "empty"):
+            os.utime(folders[name], (0, 0))
         with Agent(Supervisor([], tmp_path), RUN, tmp_path / "agent", sleeper, "worker-"):
             left = {name for name, folder in folders.items() if folder.exists()}
     shutil.rmtree(place)
-    assert left == {"stopped", "starting", "other"}
+    assert left == {"stopped", "starting", "bound", "other"}
 
 
 def test_a_worker_that_was_asked_for_before_the_run_was_stopped_is_not_started(tmp_path: Path) -> None:
