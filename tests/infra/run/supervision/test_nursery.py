@@ -103,7 +103,8 @@ def test_a_signal_and_a_kill_reach_it(nursery: Nursery, tmp_path: Path) -> None:
 def test_a_signal_to_one_that_has_just_ended_is_none(nursery: Nursery, tmp_path: Path) -> None:
     """The supervisor may learn of an end only after it has sent the signal: nobody has the process id any more."""
     ended = start(nursery, tmp_path / "ended", *WAITING)
-    pid = await_pid(ended).pid
+    wait_until(lambda: bool(await_pid(ended)) and "worker-7" in (tmp_path / "ended").read_text())
+    pid = ended.pid
     ended.kill_group()
     assert ended.wait() == -signal.SIGKILL
     wait_until(lambda: not psutil.pid_exists(pid))
