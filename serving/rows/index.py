@@ -17,6 +17,8 @@ from infra.base.kernels import kernel
 from ps.keys import FREE
 
 FIRST_CAPACITY = 1024
+GROWTH = 1.125
+"""Factor by which arrays grow: little memory is idle, and each row is still copied only a few times."""
 MOST_CHANGED = 0.25
 """Share of all numbers up to which changed ones are remembered one by one."""
 BLOCK_NUMBERS = 1 << 16
@@ -119,9 +121,10 @@ class KeyIndex:
         return repeated
 
     def reserve(self, numbers: int) -> None:
-        """Makes room for that many numbers in total."""
-        if numbers > self._known.size:
-            self._known = np.concatenate([self._known, np.full(numbers - self._known.size, FREE)])
+        """Makes room for that many numbers in total, and for an eighth more than before at least."""
+        if numbers > self.capacity:
+            capacity = max(numbers, int(self.capacity * GROWTH))
+            self._known = np.concatenate([self._known, np.full(capacity - self.capacity, FREE)])
         if _table_size(numbers) > self._table.size:
             self._table = np.full(_table_size(numbers), EMPTY, np.int32)
             self._build_table()

@@ -50,10 +50,10 @@ class RowTable:
         return self._index.nbytes + self._values_KW.nbytes
 
     def reserve(self, rows: int) -> None:
-        """Makes room for that many row numbers in total."""
+        """Makes room for that many row numbers in total, and for an eighth more than before at least."""
         self._index.reserve(rows)
-        if rows > len(self._values_KW):
-            values_KW = self._values_KW.new_empty((rows, self._width))
+        if self._index.capacity > len(self._values_KW):
+            values_KW = self._values_KW.new_empty((self._index.capacity, self._width))
             values_KW[: len(self._values_KW)] = self._values_KW
             self._values_KW = values_KW
 

@@ -90,3 +90,16 @@ def test_a_row_costs_its_values_and_at_most_twenty_bytes(dtype: torch.dtype, byt
     found = table.look_up(keys.reshape(-1, 1))
     assert found.dtype == torch.float32
     assert torch.allclose(found[:, 0], torch.from_numpy(values).to(dtype).float())
+
+
+def test_a_table_that_grows_by_little_at_a_time_is_seldom_copied_and_a_whole_one_has_no_idle_rows() -> None:
+    table = RowTable(ROWS, 7, torch.float32, CPU)
+    table.reserve(20_000)
+    hash_table_bytes = 4 * 32_768
+    assert table.nbytes == 20_000 * (WIDTH * 4 + 8) + hash_table_bytes
+    sizes = set[int]()
+    for rows in range(20_000, 30_000, 100):
+        table.reserve(rows)
+        sizes.add(table.nbytes)
+    assert len(sizes) <= 6, "four times an eighth more, and once a larger hash table"
+    assert max(sizes) < 1.125 * 30_000 * (WIDTH * 4 + 8) + 2 * hash_table_bytes + 1
