@@ -73,7 +73,8 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
         if planned.since is None:
             copy.table = copy.spec.empty_table()
         copy.table.reserve(manifest.rows)
-        is_read = np.arange(manifest.rows) < held
+        is_read = np.zeros(manifest.rows, np.bool_)
+        is_read[:held] = True
         for shard, file in planned.files:
             for numbers_K in _apply(storage, shard, file, copy, planned):
                 is_read[numbers_K] = True

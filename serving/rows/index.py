@@ -7,6 +7,7 @@ which is at most two thirds full.
 Legend: K keys.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,28 +38,36 @@ def _find(keys_K: Any, table: Any, known: Any, numbers_K: Any) -> None:
 
 
 @kernel
-def _assign(numbers_K: Any, keys_K: Any, table: Any, known: Any) -> None:
-    """Gives numbers keys; those whose key changes leave the hash table, if they are in it, until ``_enter``."""
+def _assign(numbers_K: Any, keys_K: Any, table: Any, known: Any) -> int:
+    """Gives numbers keys; those whose key changes leave the hash table, if they are in it, until ``_enter``.
+
+    Returns how many left it.
+    """
+    removed = 0
     for k in range(keys_K.size):
         number = numbers_K[k]
         if known[number] == keys_K[k]:
             continue
         if known[number] != FREE and table[find(table, known, known[number])] == number:
             remove(table, known, number)
+            removed += 1
         known[number] = keys_K[k]
+    return removed
 
 
 @kernel
-def _enter(numbers_K: Any, table: Any, known: Any) -> int:
-    """Brings numbers into the hash table; returns how many have the key of another number."""
+def _enter(numbers_K: Any, table: Any, known: Any) -> tuple[int, int]:
+    """Brings numbers into the hash table; returns how many entered, and how many have the key of another number."""
+    entered = 0
     repeated = 0
     for number in numbers_K:
         if known[number] != FREE:
             at = find(table, known, known[number])
             if table[at] == EMPTY:
                 table[at] = number
+                entered += 1
             repeated += table[at] != number
-    return repeated
+    return entered, repeated
 
 
 def find_reference(known: dict[int, int], keys: list[int]) -> list[int]:
@@ -104,7 +113,7 @@ class KeyIndex:
             return
         is_changed_K = self._known[numbers_K] != keys_K
         if is_changed_K.any():
-            _assign(numbers_K[is_changed_K], keys_K[is_changed_K], self._table, self._known)
+            self.known -= _assign(numbers_K[is_changed_K], keys_K[is_changed_K], self._table, self._known)
             self._changed.append(numbers_K[is_changed_K])
         if sum(each.size for each in self._changed) > MOST_CHANGED * self.capacity:
             self._is_table_valid = False
@@ -112,12 +121,8 @@ class KeyIndex:
 
     def enter(self) -> int:
         """Makes the assigned keys known; returns how many numbers have the key of another number."""
-        if self._is_table_valid:
-            repeated = sum(_enter(numbers_K, self._table, self._known) for numbers_K in self._changed)
-        else:
-            repeated = self._build_table()
+        repeated = self._enter_all(self._changed) if self._is_table_valid else self._build_table()
         self._changed = []
-        self.known = int(np.count_nonzero(self._table != EMPTY))
         return repeated
 
     def reserve(self, numbers: int) -> None:
@@ -133,9 +138,18 @@ class KeyIndex:
         """Builds the hash table anew from the keys; returns how many numbers have the key of another number."""
         self._table[:] = EMPTY
         self._is_table_valid = True
+        self.known = 0
         blocks = range(0, self.capacity, BLOCK_NUMBERS)
-        spans = (np.arange(first, min(first + BLOCK_NUMBERS, self.capacity)) for first in blocks)
-        return sum(_enter(numbers_K, self._table, self._known) for numbers_K in spans)
+        return self._enter_all(np.arange(first, min(first + BLOCK_NUMBERS, self.capacity)) for first in blocks)
+
+    def _enter_all(self, blocks: Iterable[NDArray[np.int64]]) -> int:
+        """Brings blocks of numbers into the hash table; returns how many have the key of another number."""
+        all_repeated = 0
+        for numbers_K in blocks:
+            entered, repeated = _enter(numbers_K, self._table, self._known)
+            self.known += entered
+            all_repeated += repeated
+        return all_repeated
 
 
 def warm_up_index() -> None:

@@ -48,6 +48,17 @@ def test_index_answers_as_a_dictionary_does_though_keys_move_and_are_forgotten(
         assert index.known == len(known)
 
 
+def test_a_number_with_the_key_of_another_one_is_not_known_until_it_has_a_key_of_its_own() -> None:
+    index = KeyIndex()
+    index.assign(np.array([0, 1, 2]), np.array([7, 7, 8], np.uint64))
+    assert index.enter() == 1
+    assert index.known == 2
+    index.assign(np.array([1, 2]), np.array([9, FREE], np.uint64))
+    assert index.enter() == 0
+    assert index.known == 2
+    assert index.find(np.array([7, 8, 9], np.uint64)).tolist() == [0, -1, 1]
+
+
 def test_lookup_is_that_of_a_dictionary_and_unknown_keys_have_their_start_value() -> None:
     random = np.random.default_rng(1)
     keys = random.permutation(3000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
