@@ -71,10 +71,10 @@ class RowTable:
         """The values of keys in float32, B × F × W."""
         keys_K = usable(np.ascontiguousarray(keys_BF).reshape(-1))
         numbers_K = self._index.find(keys_K)
-        if self._rare_F is not None:
-            (unknown,) = np.nonzero(numbers_K < 0)
-            numbers_K[unknown] = self._index.find(self._rare_F)[unknown % self._rare_F.size]
         (unknown,) = np.nonzero(numbers_K < 0)
+        if unknown.size and self._rare_F is not None:
+            numbers_K[unknown] = self._index.find(self._rare_F)[unknown % self._rare_F.size]
+            unknown = unknown[numbers_K[unknown] < 0]
         numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below
         found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)
         if unknown.size:

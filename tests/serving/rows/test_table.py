@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ps.config import RowConfig
 from ps.keys import FREE
@@ -87,6 +88,24 @@ def test_unknown_keys_have_the_value_of_rare_ones_of_their_field_if_there_are_an
     assert found[0, 0].tolist() == found[1, 1].tolist() == [2.0] * WIDTH
     assert found[1, 0].tolist() == [1.0] * WIDTH, "the first field has rare keys"
     assert np.array_equal(found[0, 1], start_rows(ROWS, 7, np.array([8], np.uint64))[0, :WIDTH]), "the second has none"
+
+
+def test_rows_of_rare_keys_are_found_only_for_unknown_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RowTable(ROWS, 7, torch.float32, CPU, np.array([500, 600], np.uint64))
+    table.put(np.array([0, 1]), np.array([500, 9], np.uint64), np.ones((2, WIDTH), np.float32))
+    assert table.enter() == 0
+    asked = list[list[int]]()
+
+    def find(index: KeyIndex, keys_K: NDArray[np.uint64]) -> NDArray[np.int32]:
+        asked.append(keys_K.tolist())
+        return found(index, keys_K)
+
+    found = KeyIndex.find
+    monkeypatch.setattr(KeyIndex, "find", find)
+    table.look_up(np.array([[9, 9]], np.uint64))
+    assert asked == [[9, 9]]
+    table.look_up(np.array([[9, 8]], np.uint64))
+    assert asked[1:] == [[9, 8], [500, 600]]
 
 
 @pytest.mark.parametrize(("dtype", "bytes_per_float"), [(torch.float32, 4), (torch.float16, 2)])
