@@ -14,7 +14,7 @@ from dispatch.checkpoints.state import load_index
 from dispatch.journal.history import History
 from dispatch.journal.records import StepDecided
 from dispatch.placement.rows.admission import Admission, AdmissionTerms
-from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.index import NO_ROWS, Index
 from infra.base.storage import Storage
 from infra.run.figures import count
 from infra.run.settings import Settings, read_stored
@@ -47,15 +47,16 @@ def check_last_steps(folder: Path) -> str:
         raise NotChecked("no checkpoint is on record")
     newest = manifests[-1]
     steps = [step for step in history.steps if step.step <= newest.step]
-    in_checkpoint = last_steps_in(storage, newest)
-    if history.base.number == EMPTY_MODEL:
-        return compare(in_checkpoint, KnownKeys(settings).after(steps), history, newest)
-    if any(step.forget_before or step.admitted is not None for step in steps):
+    if not any(step.forget_before or step.admitted is not None for step in steps):
+        by_steps = last_steps_by(settings, steps)
+    elif history.base.number == EMPTY_MODEL:
+        by_steps = KnownKeys(settings).after(steps)
+    else:
         raise NotChecked(
             "keys were forgotten or rare, and the journal no longer has the steps that say which; raise "
             "checkpoints.kept to keep more of them"
         )
-    return compare(in_checkpoint, last_steps_by(settings, steps), history, newest)
+    return compare(last_steps_in(storage, newest), by_steps, history, newest)
 
 
 def compare(in_checkpoint: LastSteps, by_steps: LastSteps, history: History, newest: CheckpointManifest) -> str:
@@ -94,9 +95,9 @@ class KnownKeys:
         self._index = Index()
         self._admission = Admission(AdmissionTerms(), rare_keys(settings.event_schema.columns))
         self._steps_R = np.empty(0, np.int64)
-        """The last step that used each row."""
-        self._is_kept_R = np.empty(0, np.bool_)
-        """Whether a row is replicated, and so never forgotten."""
+        """The last step that used each row; as long as the index, or longer."""
+        self._hot = NO_ROWS
+        """Rows that are replicated, and so never forgotten."""
 
     def after(self, steps: Iterable[StepDecided]) -> LastSteps:
         for step, keys_BF in keys_of(self._settings, steps):
@@ -106,18 +107,21 @@ class KnownKeys:
         return self._index.keys[order_K].copy(), self._steps_R[order_K]
 
     def _add(self, step: StepDecided, keys_BF: NDArray[np.uint64]) -> None:
-        is_old_R = (self._steps_R < step.forget_before) & ~self._is_kept_R
-        self._index.forget(np.flatnonzero(is_old_R & (self._index.keys != FREE)))
+        if step.forget_before:
+            self._forget(step.forget_before)
         if step.admitted is not None:
             keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), step.admitted)
         rows = self._index.resolve(keys_BF)
-        new = np.zeros(self._index.count - len(self._steps_R), np.int64)
-        self._steps_R = np.concatenate((self._steps_R, new))
-        self._is_kept_R = np.concatenate((self._is_kept_R, new.astype(np.bool_)))
+        if self._index.count > self._steps_R.size:
+            self._steps_R = np.concatenate((self._steps_R, np.zeros(self._index.count, np.int64)))
         self._steps_R[rows.rows_U] = step.step
         if (hot := step.hot_rows()) is not None:
-            self._is_kept_R[:] = False
-            self._is_kept_R[hot] = True
+            self._hot = hot
+
+    def _forget(self, before: int) -> None:
+        is_old_R = (self._steps_R[: self._index.count] < before) & (self._index.keys != FREE)
+        is_old_R[self._hot] = False
+        self._index.forget(np.flatnonzero(is_old_R))
 
 
 def last_steps_by(settings: Settings, steps: Iterable[StepDecided]) -> LastSteps:

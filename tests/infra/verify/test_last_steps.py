@@ -12,13 +12,13 @@ from dispatch.journal.history import JOURNAL, read_history
 from dispatch.placement.rows.index import Index
 from infra.base.process import Stop
 from infra.base.storage import Storage
-from infra.run.settings import Settings
+from infra.run.settings import Settings, store_settings
 from infra.verify.finding import Violated
-from infra.verify.last_steps import KnownKeys, compare, last_steps_by, last_steps_in, newest_of
+from infra.verify.last_steps import KnownKeys, check_last_steps, compare, last_steps_by, last_steps_in, newest_of
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from ps.checkpoints.manifest import manifest_numbers, read_manifest
-from tests.end_to_end.threads import Plan, batches
+from tests.end_to_end.threads import RUN, Plan, batches
 from tests.infra.verify.whole import train_whole
 
 SAMPLES = 1280
@@ -49,7 +49,9 @@ def test_keys_that_are_forgotten_or_rare_are_not_in_the_checkpoint(
     counts = train_whole(plan).status.keys
     assert counts.forgotten > 0
     assert (counts.rare > 0) == (memory.admit_after > 1)
-    history, settings = read_history(tmp_path / JOURNAL), Settings(stream=plan.stream)
+    history, settings = read_history(tmp_path / JOURNAL), Settings(run=RUN, folder=tmp_path, stream=plan.stream)
+    store_settings(settings)
+    assert check_last_steps(tmp_path).ok
     storage = Storage.at(tmp_path / "checkpoints")
     newest = read_manifest(storage, manifest_numbers(storage)[-1])
     in_checkpoint = last_steps_in(storage, newest)

@@ -264,6 +264,14 @@ def test_rows_of_another_step_than_the_last_that_used_them_are_found(folder: Pat
     )
 
 
+def test_known_keys_are_not_followed_step_by_step_if_none_was_forgotten_or_rare(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(folder)
+    monkeypatch.delattr("infra.verify.last_steps.KnownKeys")
+    assert findings(folder)["last steps of rows"][0]
+
+
 def test_a_checkpoint_of_the_journal_that_does_not_exist_is_found(folder: Path) -> None:
     write_checkpoint(folder)
     record_checkpoint(folder, 7)
