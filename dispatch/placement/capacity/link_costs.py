@@ -46,36 +46,38 @@ class LinkSpeed:
     transfers: int = 0
     slower: float = 0.0
     """Powers of two by which it counts as slower than the fastest, a multiple of STEP."""
-    is_doubted: bool = False
-    """Whether the last measurement of the idle link was of another speed."""
+    odd_gbit: float = 0.0
+    """Gbit/s that the last measurement of the idle link found, if that was another speed; 0: it was not."""
 
     def add(self, nbytes: int, seconds: float) -> None:
         """Adds one step's transfers."""
-        if nbytes < LEAST_BYTES or not (isfinite(seconds) and seconds > SHORTEST_SECONDS):
+        gbit = gbit_of(nbytes, seconds)
+        if not gbit:
             return
         self.transfers += 1
         if self.transfers > FIRST_TRANSFERS:
-            self.gbits.append(nbytes * 8e-9 / seconds)
+            self.gbits.append(gbit)
 
     def add_probe(self, nbytes: int, seconds: float) -> bool:
         """Adds a transfer that nothing else competed with; returns whether the link is about as fast as it was.
 
-        If it is not twice in a row, what was measured before is forgotten; once may be a busy machine.
+        An odd speed may be that of a busy machine. Only two in a row that agree replace what was known.
         """
         known = self.gbit
-        if nbytes < LEAST_BYTES or seconds <= SHORTEST_SECONDS:
+        gbit = gbit_of(nbytes, seconds)
+        if not gbit:
             return known > 0.0
-        gbit = nbytes * 8e-9 / seconds
-        is_the_same = known / CHANGED < gbit < known * CHANGED
-        if known and not is_the_same:
-            self.is_doubted = not self.is_doubted
-            if self.is_doubted:
-                return False
+        if not known or are_alike(gbit, known):
+            self.odd_gbit = 0.0
+            self.add(nbytes, seconds)
+            return known > 0.0
+        if are_alike(gbit, self.odd_gbit):
             self.gbits.clear()
-            self.gbits.append(gbit)
-        self.is_doubted = False
-        self.add(nbytes, seconds)
-        return is_the_same
+            self.gbits.extend((self.odd_gbit, gbit))
+            self.odd_gbit = 0.0
+        else:
+            self.odd_gbit = gbit
+        return False
 
     @property
     def gbit(self) -> float:
@@ -83,6 +85,17 @@ class LinkSpeed:
         if len(self.gbits) < KNOWN_TRANSFERS:
             return 0.0
         return sorted(self.gbits)[3 * len(self.gbits) // 4]
+
+
+def gbit_of(nbytes: int, seconds: float) -> float:
+    """Gbit/s of a transfer; 0: it says nothing about the link."""
+    is_telling = nbytes >= LEAST_BYTES and isfinite(seconds) and seconds > SHORTEST_SECONDS
+    return nbytes * 8e-9 / seconds if is_telling else 0.0
+
+
+def are_alike(gbit: float, other_gbit: float) -> bool:
+    """Whether two speeds of an idle link may be those of the same link."""
+    return other_gbit / CHANGED < gbit < other_gbit * CHANGED
 
 
 class LinkState(msgspec.Struct, frozen=True):

@@ -87,6 +87,7 @@ def test_whatever_is_reported_costs_can_be_used(reports: list[tuple[int, float]]
     links = measured(1.0, 0.3)
     for nbytes, seconds in reports:
         links.of("b").add(nbytes, seconds)
+        links.of("b").add_probe(nbytes, seconds)
         costs = links.row_costs(NAMES)
         assert costs.min() == 1.0
         assert costs.max() <= 1024
@@ -110,6 +111,16 @@ def test_one_odd_measurement_of_an_idle_link_changes_nothing() -> None:
     for seconds, is_the_same in ((odd, False), (usual, True), (odd, False), (usual, True)):
         assert link.add_probe(MEGABYTE, seconds) == is_the_same
         assert link.gbit == pytest.approx(0.2)
+
+
+def test_only_two_odd_measurements_that_agree_replace_the_speed_of_an_idle_link() -> None:
+    link = measured(0.2, 0.2, steps=20).of("a")
+    for gbit in (0.02, 2.0, 0.05, 0.5):  # a busy machine, and none of them like the one before
+        assert not link.add_probe(MEGABYTE, MEGABYTE * 8e-9 / gbit)
+        assert link.gbit == pytest.approx(0.2)
+    assert not link.add_probe(MEGABYTE, MEGABYTE * 8e-9 / 0.6)
+    assert list(link.gbits) == pytest.approx([0.5, 0.6]), "each measurement counts once"
+    assert link.add_probe(MEGABYTE, MEGABYTE * 8e-9 / 0.5)
 
 
 def test_a_measurement_of_few_bytes_says_nothing() -> None:
