@@ -74,7 +74,7 @@ def expected_bytes(part: str, workers: int, rows: RowConfig) -> KeyBytes:
         return KeyBytes(fixed, fixed)
     if part == "server":
         copy = shape.value * 4 + 8
-        return KeyBytes(2 * (copy + 6.0), 2 * (copy + 12.0))
+        return KeyBytes(2 * (copy + 6.0), 2 * (GROWTH * copy + 12.0))
     states = 8 * (1 + ceil(workers / 64))
     return KeyBytes(8 + 4 + 6.0 + states, GROWTH * (8 + 4 + states) + 12.0)
 

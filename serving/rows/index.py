@@ -1,8 +1,8 @@
 """Finds the row of a key: open addressing on 64-bit keys.
 
 The numbers of rows are those of the training run: a number has a key until training forgets it, and another one later.
-Besides the array of keys there is a hash table of 32-bit numbers: 8 bytes a number, and 6 to 12 for the hash table,
-which is at most two thirds full.
+Besides the array of keys there is a hash table of 32-bit numbers: 8 or 9 bytes a number, and 6 to 12 for the hash
+table, which is at most two thirds full.
 
 Legend: K keys.
 """
