@@ -397,7 +397,7 @@ class Coordinator:
             generation=self.crew.generation,
             rows=self.training.index.count,
             keys=self.training.keys,
-            expiry=self.training.expiry.marks,
+            expiry=self.training.expiry.times,
             decisions=decisions,
             answers=self.commands.answers,
             desired=self.commands.desired,

@@ -23,7 +23,7 @@ from dispatch.journal.history import History, advance
 from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
 from dispatch.placement.decide import Decision
-from dispatch.placement.rows.expiry import StepMark
+from dispatch.placement.rows.expiry import StepTime
 from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus, KeyCounts
 from dispatch.progress.times import DecisionTimesState
@@ -174,7 +174,7 @@ class Intake:
         rows: int,
         keys: KeyCounts,
         decisions: DecisionTimesState,
-        expiry: tuple[StepMark, ...] = (),
+        expiry: tuple[StepTime, ...] = (),
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:

@@ -58,8 +58,8 @@ class Training:
         self.index = Index() if checkpoint is None else checkpoint.index
         self.index.forgotten = 0 if checkpoint is None else checkpoint.state.decided.forgotten
         memory = job.memory
-        marks = () if checkpoint is None else checkpoint.state.decided.expiry
-        self.expiry = Expiry(memory.expire_steps, memory.expire_hours, job.dispatch.lookahead, marks)
+        times = () if checkpoint is None else checkpoint.state.decided.expiry
+        self.expiry = Expiry(memory.expire_steps, memory.expire_hours, job.dispatch.lookahead, times)
         terms = AdmissionTerms(memory.admit_after, memory.admit_share, memory.filter_bytes)
         self._admission = Admission(terms, rare_keys(job.schema.columns), job.seed)
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare

@@ -24,7 +24,7 @@ from dispatch.journal.answers import CommandAnswer
 from dispatch.placement.arrays import I64, U64
 from dispatch.placement.capacity.link_costs import LinkState
 from dispatch.placement.capacity.set_times import KnownSet
-from dispatch.placement.rows.expiry import StepMark
+from dispatch.placement.rows.expiry import StepTime
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
 from infra.base.errors import NotStored
@@ -55,7 +55,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """Keys forgotten."""
     rare: int = 0
     """Samples' keys that were rare."""
-    expiry: tuple[StepMark, ...] = ()
+    expiry: tuple[StepTime, ...] = ()
     """How far event time had come at earlier steps, if keys are forgotten by it."""
     dead_letters: int = 0
     skipped: int = 0

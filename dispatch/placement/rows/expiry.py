@@ -5,7 +5,7 @@ sixteenth later than it could be. Each decision records the step before which ke
 repeated whatever the settings are by then.
 
 Hours are those of event times, not of this machine: a run that reads a month of events in a day forgets as one that
-took a month. ``StepMark`` says how far event time had come at a step; a few of them span the period.
+took a month. ``StepTime`` says how far event time had come at a step; a few of them span the period.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ PARTS = 16
 HOUR_SECONDS = 3600.0
 
 
-class StepMark(NamedTuple):
+class StepTime(NamedTuple):
     """A step, and the event time of the newest sample up to it, in seconds since 1970."""
 
     step: int
@@ -27,20 +27,20 @@ class StepMark(NamedTuple):
 class Expiry:
     """Says in which steps keys are forgotten, and which."""
 
-    def __init__(self, steps: int, hours: float, lookahead: int = 0, marks: Iterable[StepMark] = ()) -> None:
+    def __init__(self, steps: int, hours: float, lookahead: int = 0, times: Iterable[StepTime] = ()) -> None:
         """steps, hours: after which keys are forgotten, at most one of both above 0.
 
-        lookahead: steps that may be under way when the next one is decided; marks: those of a checkpoint.
+        lookahead: steps that may be under way when the next one is decided; times: those of a checkpoint.
         """
         self._lookahead = lookahead
         self._steps = steps
         self._seconds = hours * HOUR_SECONDS
-        self._marks = deque(marks)
+        self._times = deque(times)
 
     @property
-    def marks(self) -> tuple[StepMark, ...]:
-        """Marks that later decisions depend on, oldest first."""
-        return tuple(self._marks)
+    def times(self) -> tuple[StepTime, ...]:
+        """Times of earlier steps that later decisions depend on, oldest first."""
+        return tuple(self._times)
 
     def forget_before(self, step: int, event_seconds: float) -> int:
         """The step since which a key must have been used to be known in this one; 0: none is forgotten.
@@ -53,21 +53,22 @@ class Expiry:
         is_due = 0 < self._steps < step and step % every == 0
         return step - self._steps if is_due else 0
 
-    def note(self, step: int, event_seconds: float) -> None:
-        """Notes how far event time has come before a step."""
-        if self._seconds and event_seconds and self._is_later(event_seconds):
-            self._marks.append(StepMark(step, event_seconds))
+    def note(self, step: int, event_seconds: float) -> bool:
+        """Notes how far event time has come before a step, if that is a sixteenth of the period further than before;
+        returns whether it did.
+        """
+        if not self._seconds or not event_seconds:
+            return False
+        if self._times and event_seconds < self._times[-1].event_seconds + self._seconds / PARTS:
+            return False
+        self._times.append(StepTime(step, event_seconds))
+        return True
 
     def _forget_by_time(self, step: int, event_seconds: float) -> int:
-        if not event_seconds or not self._is_later(event_seconds):
+        if not self.note(step, event_seconds):
             return 0
-        self.note(step, event_seconds)
         before = 0
-        while self._marks[0].event_seconds <= event_seconds - self._seconds:
-            before = self._marks.popleft().step
+        while self._times[0].event_seconds <= event_seconds - self._seconds:
+            before = self._times.popleft().step
         # after a gap in the stream, steps that used a key long ago may still be under way
         return max(0, min(before, step - self._lookahead - 2))
-
-    def _is_later(self, event_seconds: float) -> bool:
-        """Whether event time has come far enough since the last mark."""
-        return not self._marks or event_seconds >= self._marks[-1].event_seconds + self._seconds / PARTS
