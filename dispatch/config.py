@@ -24,8 +24,8 @@ class MemoryConfig(Section):
     expire_hours: float = Field(0.0, ge=0.0, le=1e6, allow_inf_nan=False)
     """Instead of that: the hours after which it is forgotten, by the times of events. 0: never."""
     admit_after: int = Field(1, ge=1, le=255)
-    """Samples with a key before it gets a row; until then it is rare, and the rare keys of a field share one row. 1:
-    every key gets a row at once.
+    """The sample with which a key gets a row: 3 is the third that has the key. Until then it is rare, and the rare keys
+    of a field share one row. 1: every key gets a row at once.
     """
     admit_share: float = Field(1.0, gt=0.0, le=1.0)
     """Instead of that: the probability with which a key gets a row in a step that has it. 1: every key gets one at

@@ -30,7 +30,7 @@ class AdmissionTerms(NamedTuple):
     """How keys are admitted."""
 
     after: int = 1
-    """Samples with a key until it gets a row; 1: the first one."""
+    """The sample with which a key gets a row; 1: the first one that has it."""
     share: float = CERTAIN
     """Probability with which it gets one in a step that has it."""
     filter_bytes: int = 1 << 20
