@@ -1,7 +1,6 @@
 """The command as a user runs it: real processes, real signals."""
 
 import json
-import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -98,9 +97,7 @@ def test_a_dispatcher_that_finds_a_setting_wrong_is_not_started_again(tmp_path: 
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert len(read_fired(folder)) == 1, "it would have ended in the same way again"
-    # on a very busy machine it may have been silent, and replaced, before
-    told = r"process 'dispatcher' ended with status 2(, restarted \d+ times?)?; expected it to run until"
-    assert re.search(told, " ".join(output.split())), output
+    assert "process 'dispatcher' ended with status 2; expected it to run until" in " ".join(output.split()), output
     assert children_of(folder) == []
 
 

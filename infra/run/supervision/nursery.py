@@ -9,7 +9,8 @@ own session, log and environment. Children share the pages of what was loaded.
     nursery ──► supervisor      ProcessStarted, ProcessEnded; always in this order for one command
 
 If the supervisor dies, the kernel kills the nursery, and if that dies, its children: everyone is tied to its parent. A
-nursery that dies is replaced when the next process is requested.
+nursery that dies is replaced when the next process is requested. One that owes a process and does nothing was stopped,
+or hangs, and is replaced too; one that works is not, since loading takes minutes on a busy machine.
 """
 
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+import psutil
 import structlog
 
 from infra.base.files import open_log
@@ -37,8 +39,10 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 COMMAND = (sys.executable, "-m", "infra.cli.entry")
 """The prefix of commands that can be forked."""
 MESSAGE_BYTES = 1 << 16
-ANSWER_SECONDS = 60.0
-"""How long a nursery may take to start a process: it may be loading what that needs."""
+IDLE_SECONDS = 60.0
+"""How long a nursery that owes a process may use no processor time."""
+LOADING_SECONDS = 600.0
+"""How long it may owe a process at most."""
 PASS_SECONDS = 0.01
 FORGOTTEN = -signal.SIGKILL
 """Status of a child of a nursery that died: the kernel killed it."""
@@ -82,15 +86,10 @@ class Forked:
     def __init__(self, nursery: "Nursery", number: int) -> None:
         self._nursery = nursery
         self._number = number
-        self._asked = time.monotonic()
+        self.asked = time.monotonic()
         self.pid = 0
         """Process id; 0: not known yet."""
         self.returncode: int | None = None
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it should have been started by now."""
-        return not self.pid and time.monotonic() - self._asked > ANSWER_SECONDS
 
     def poll(self) -> int | None:
         self._nursery.listen()
@@ -110,11 +109,12 @@ class Forked:
             self._nursery.signal(self._number, self.pid, number)
 
     def kill_group(self) -> None:
-        """Kills it and whatever it started in its group."""
+        """Kills it and whatever it started in its group; if it is not there yet, as soon as it is."""
+        self.poll()
         if self.pid:
             kill_group(self.pid)
         else:
-            self.send_signal(signal.SIGKILL)
+            self._nursery.forget(self._number)
 
 
 class Nursery:
@@ -129,6 +129,10 @@ class Nursery:
         self._numbers = count(1)
         self._children: dict[int, Forked] = {}
         """Children that have not ended."""
+        self._used_seconds = 0.0
+        """Processor time that the nursery had used when it was last seen to work."""
+        self._worked = 0.0
+        """When that was."""
         self._decoder = msgspec.msgpack.Decoder(ProcessStarted | ProcessEnded)
 
     @property
@@ -148,6 +152,7 @@ class Nursery:
         child = Forked(self, next(self._numbers))
         wanted = Wanted(child._number, tuple(argv[len(COMMAND) :]), dict(environment))
         self._children[child._number] = child
+        self._worked = child.asked
         try:
             socket.send_fds(self._socket, [msgspec.msgpack.encode(wanted)], [log.fileno()])
         except OSError:
@@ -167,7 +172,8 @@ class Nursery:
                 self.close()
                 return
             self._note_change(self._decoder.decode(body))
-        if any(child.is_late for child in self._children.values()):
+        asked = [child.asked for child in self._children.values() if not child.pid]
+        if asked and self._is_stuck(min(asked)):
             structlog.get_logger("supervisor").error("the nursery does not answer; it is replaced", pid=self.pid)
             self.close()
 
@@ -182,8 +188,26 @@ class Nursery:
             except OSError:
                 self.close()
 
+    def forget(self, number: int) -> None:
+        """Counts a child that is not there yet as ended: nobody waits until the nursery has started and killed it."""
+        self.signal(number, 0, signal.SIGKILL)
+        if (child := self._children.pop(number, None)) is not None:
+            child.returncode = FORGOTTEN
+
+    def _is_stuck(self, asked: float) -> bool:
+        """Whether the nursery, which has owed a process since then, will not start it."""
+        assert self._process is not None
+        now = time.monotonic()
+        used_seconds = sum(psutil.Process(self._process.pid).cpu_times()[:2])
+        if used_seconds != self._used_seconds:
+            self._used_seconds = used_seconds
+            self._worked = now
+        return now - self._worked > IDLE_SECONDS or now - asked > LOADING_SECONDS
+
     def _note_change(self, message: ProcessStarted | ProcessEnded) -> None:
-        child = self._children[message.number]
+        child = self._children.get(message.number)
+        if child is None:  # it was killed before it was there
+            return
         if isinstance(message, ProcessStarted):
             child.pid = message.pid
         else:

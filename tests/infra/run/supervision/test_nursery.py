@@ -128,10 +128,45 @@ def test_a_nursery_that_does_not_answer_is_replaced(
     assert start(nursery, tmp_path / "first", "settings").wait() == 0
     assert nursery.pid is not None
     os.kill(nursery.pid, signal.SIGSTOP)
-    monkeypatch.setattr("infra.run.supervision.nursery.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("infra.run.supervision.nursery.IDLE_SECONDS", 0.1)
     assert start(nursery, tmp_path / "lost", "settings").wait() == FORGOTTEN
     monkeypatch.undo()
     assert start(nursery, tmp_path / "next", "settings").wait() == 0
+
+
+def test_a_nursery_that_takes_long_to_load_what_a_process_needs_is_left_alone(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nursery.close()
+    monkeypatch.setattr("infra.run.supervision.nursery.IDLE_SECONDS", 1.0)
+    child = start(nursery, tmp_path / "log", *WAITING)
+    before = nursery.pid
+    wait_until(lambda: child.poll() is not None or bool(child.pid))
+    assert child.returncode is None
+    assert nursery.pid == before
+
+
+def test_a_nursery_that_works_without_end_is_replaced(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nursery.close()
+    monkeypatch.setattr("infra.run.supervision.nursery.LOADING_SECONDS", 0.1)
+    assert start(nursery, tmp_path / "lost", *WAITING).wait() == FORGOTTEN
+
+
+def test_nobody_waits_for_a_process_that_is_killed_before_it_is_there(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.close()
+    assert start(nursery, tmp_path / "first", "settings").wait() == 0
+    pid = nursery.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    child = start(nursery, tmp_path / "killed", *WAITING)
+    child.kill_group()
+    assert child.returncode == FORGOTTEN
+    os.kill(pid, signal.SIGCONT)
+    assert start(nursery, tmp_path / "next", "settings").wait() == 0
+    assert nursery.pid == pid
+    wait_until(lambda: not psutil.Process(pid).children())
 
 
 def test_other_programs_and_folders_with_spaces_are_left_alone(nursery: Nursery, tmp_path: Path) -> None:
