@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatch.placement.rows.directory import Directory
-from dispatch.placement.rows.index import GROWTH, Index
+from dispatch.placement.rows.index import GROWTH, NO_ROWS, Index
 from infra.base.errors import FreshetError
 from infra.base.run_folder import read_endpoint
 from infra.chaos.main import ChaosJob, SupervisedRun, running
@@ -30,13 +30,16 @@ from ingest.codec.packed import PackedCodec
 from ingest.log.embedded import LogWriter
 from ingest.samples import Samples
 from ingest.schema import load_schema
+from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
 from ps.mixing import GAMMA
 from ps.optimizers import rule_of
 from ps.parts import Parts
-from ps.store import Store
 
-PARTS = ("dispatcher", "shard", "server")
+PRUNED_SHARD = "shard, pruned"
+PARTS = ("dispatcher", "shard", PRUNED_SHARD, "server")
+CHUNKS = 2
+"""Chunks of the rows of a pruned shard, of which all are pruned."""
 FILLED_KEYS = 1 << 16
 """Keys that are added at a time."""
 WARM_UP_KEYS = 2000
@@ -68,10 +71,11 @@ class KeyBytes(msgspec.Struct, frozen=True):
 def expected_bytes(part: str, workers: int, rows: RowConfig) -> KeyBytes:
     """The formula of docs/memory.md."""
     shape = rows.shape()
-    floats = np.dtype(rows.float_dtype).itemsize
     if part == "shard":
-        fixed = shape.total * floats + 8 + 8 + 8.0
-        return KeyBytes(fixed, fixed)
+        return KeyBytes(rows.key_bytes, rows.key_bytes)
+    if part == PRUNED_SHARD:
+        without_chunks = rows.model_copy(update={"chunks": CHUNKS}).key_bytes
+        return KeyBytes(without_chunks, without_chunks)
     if part == "server":
         copy = shape.value * 4 + 8
         return KeyBytes(2 * (copy + 6.0), 2 * (GROWTH * copy + 12.0))
@@ -111,6 +115,7 @@ def fill(part: str, keys: int, workers: int, rows: RowConfig) -> int:
     fills: dict[str, Callable[[int, int, RowConfig], object]] = {
         "dispatcher": _fill_dispatcher,
         "shard": _fill_shard,
+        PRUNED_SHARD: _fill_pruned_shard,
         "server": _fill_server,
     }
     fills[part](WARM_UP_KEYS, workers, rows)  # compiles, and loads libraries
@@ -141,12 +146,21 @@ def _fill_dispatcher(keys: int, workers: int, _rows: RowConfig) -> object:
 
 
 def _fill_shard(keys: int, _workers: int, rows: RowConfig) -> object:
-    store = Store(rows, 0, CHUNK_ROWS)
+    return _fill_store(keys, rows, are_bare=False)
+
+
+def _fill_pruned_shard(keys: int, _workers: int, rows: RowConfig) -> object:
+    return _fill_store(keys, rows.model_copy(update={"chunks": CHUNKS}), are_bare=True)
+
+
+def _fill_store(keys: int, rows: RowConfig, are_bare: bool) -> object:
+    store = ModelSettings(rows, 0, CHUNK_ROWS).empty_store()
     parts = Parts(store, rule_of(rows))
     for block in _key_blocks(keys):
-        store.create(np.arange(len(store), len(store) + len(block)), block)
+        numbers = np.arange(len(store), len(store) + len(block))
+        store.create(numbers, block, numbers if are_bare else NO_ROWS)
     last = np.array([keys - 1])
-    parts.add(0, last, np.zeros((1, rows.shape().value), rows.float_dtype))
+    parts.add(0, last, np.zeros((1, rows.shape().part), rows.float_dtype))
     return store, parts
 
 

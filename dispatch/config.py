@@ -35,6 +35,24 @@ class MemoryConfig(Section):
     """Memory in which the dispatcher counts keys without a row, in MiB, if admit_after is above 1. A MiB remembers
     about the last 130,000 samples of such keys.
     """
+    budget_mb: float = Field(0.0, ge=0.0, le=1e9, allow_inf_nan=False)
+    """Memory for chunks of rows on all shards together, in MiB, with the optimizer's state: the least useful chunks are
+    pruned, see rows.chunks. Besides that a shard needs some bytes for every known key. 0: no limit.
+    """
+    prune_share: float = Field(0.0, ge=0.0, lt=1.0)
+    """Instead of that: the share of all chunks that is pruned. 0: none."""
+    prune_steps: int = Field(1000, ge=1, lt=2**31)
+    """Steps after which it is decided again which chunks are pruned."""
+    prune_shape: str = "dynamic"
+    """How much is pruned of the first chunks of rows, the second ones and so on: 'dynamic' compares all chunks with
+    each other; 'linear', 'power:A' or a number for each, separated by commas, give the relation of their pruned shares.
+    """
+    prune_spare: float = Field(0.1, ge=0.0, lt=1.0)
+    """Share of the budget that is left free for new keys each time; a key that comes when there is none left begins
+    with all chunks pruned.
+    """
+    prune_enforce: float = Field(0.01, ge=0.0, le=1.0)
+    """Share of the chunks that must be on the wrong side of the threshold before any is pruned."""
 
     @model_validator(mode="after")
     def _check_choices(self) -> "MemoryConfig":
@@ -47,6 +65,11 @@ class MemoryConfig(Section):
             raise ConfigError(
                 f"keys cannot be admitted both after {self.admit_after} samples and with probability "
                 f"{self.admit_share:g}; expected one of the two; set memory.admit_after or memory.admit_share to 1"
+            )
+        if self.budget_mb and self.prune_share:
+            raise ConfigError(
+                f"chunks cannot be pruned both to {self.budget_mb:g} MiB and by a share of {self.prune_share:g}; "
+                "expected one of the two; set memory.budget_mb or memory.prune_share to 0"
             )
         return self
 

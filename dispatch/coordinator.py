@@ -19,12 +19,14 @@ from dispatch.peers.dismissal import dismiss_first, dismiss_others
 from dispatch.peers.losses import silent
 from dispatch.peers.orders import flush_orders, training_orders
 from dispatch.placement.decide import Decider, Decision
+from dispatch.placement.rows.pruning import PruneRound
 from dispatch.progress.probes import PROBE_BYTES
 from dispatch.progress.setbacks import Setbacks
 from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
+from infra.base.faults import reach
 from ingest.batches.batch import Batch
 from ps.phases import TRAIN
 from ps.protocol import EMPTY_MODEL, GO_ON
@@ -37,6 +39,8 @@ WAIT_SECONDS = 0.05
 """Longest wait for one message or batch."""
 APPLIED_SECONDS = 0.005
 """Pause before shards are asked again whether they have applied a round."""
+CHECKPOINT_SECONDS = 10.0
+"""Time that a checkpoint may take before rounds of pruning no longer wait for its end."""
 PAUSE_SECONDS = 0.5
 """Pause before the journal is tried again."""
 
@@ -150,7 +154,7 @@ class Coordinator:
             self.checkpointing.keep_events(self.intake.start or {})
         started = self.journal.start_generation(roster.wanted, self.intake.start, terms, self.restore)
         self.commands.start_generation(started)
-        endpoints = self.connections.open(
+        masks_R = self.connections.open(
             generation=self.journal.generation,
             step=self.intake.step,
             workers=terms.workers,
@@ -160,13 +164,15 @@ class Coordinator:
         )
         self.snapshots.start_generation(self.connections)
         takes_dense = self.training.dense.start_generation(terms.workers, terms.uses_hub)
-        keeps = self.training.start_generation(terms, roster.wanted, self.steering.policy)
+        keeps = self.training.start_generation(
+            terms, roster.wanted, self.steering.policy, masks_R if self.job.rows.chunks else None
+        )
         welcome = {
             "cache_rows": terms.cache_rows,
             "uses_hub": terms.uses_hub,
             "takes_dense": takes_dense,
             "starts_anew": self.restore == EMPTY_MODEL,
-            "shards": endpoints,
+            "shards": self.connections.endpoints,
         }
         self.crew.start_generation(self.journal.generation, self.intake.step, welcome, keeps)
         if self.restore != GO_ON:
@@ -192,6 +198,49 @@ class Coordinator:
         is_publication = not is_time and self.checkpointing.is_publication_due(step)
         if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
             self._order_flush(decider, checkpoint)
+
+    def prune_if_due(self, decider: Decider) -> None:
+        """Prunes chunks of rows, if that is due before the next step; later if storage does not end a checkpoint.
+
+        No checkpoint may begin until that step is recorded, and with it what was pruned.
+        """
+        pruner = self.training.pruner
+        if pruner.is_due(self.intake.step) and self._ends_checkpoint(CHECKPOINT_SECONDS):
+            pruner.unrecorded = self.prune(decider)
+
+    def prune(self, decider: Decider, recorded: PruneRound | None = None) -> PruneRound:
+        """Prunes chunks of rows after the newest step; returns how. recorded: how it was done before."""
+        self._write_back(decider)
+        shards = self.connections.shards
+        pruner = self.training.pruner
+        step = self.intake.step
+        counts_LKN = shards.survey(self.crew.generation, step).reshape(2, pruner.terms.chunks, -1)
+        done = recorded or pruner.plan(step, counts_LKN)
+        result = shards.prune(self.crew.generation, step, done)
+        decider.reshape(result.rows, result.masks)
+        if done.halvings:  # they changed the utilities of every row
+            decider.drop_copies()
+        pruner.end_round(step, done, int(counts_LKN[1].sum()), result.pruned, result.brought_back)
+        facts = {"pruned": result.pruned, "brought_back": result.brought_back, "live": pruner.state.live}
+        self.log.info("chunks of rows pruned", step=step, **facts)
+        reach("pruned", step)
+        return done
+
+    def _ends_checkpoint(self, seconds: float) -> bool:
+        """Waits until no checkpoint is being taken; returns False if one has taken longer than that."""
+        while self.checkpointing.is_underway:
+            if self.checkpointing.underway_seconds > seconds:
+                return False
+            self.poll(WAIT_SECONDS)
+        return True
+
+    def _write_back(self, decider: Decider) -> None:
+        """Writes every row back, without a checkpoint, and waits until the shards have them."""
+        self.complete(keep=0)
+        step = self.intake.step
+        phase = self._order_flush(decider, checkpoint=0)
+        self.complete(keep=0)
+        self._await_applied(step, phase)
 
     def rest(self, decider: Decider) -> None:
         """Completes the steps under way and waits a little, because the run is paused."""
@@ -288,7 +337,9 @@ class Coordinator:
                     decision=decision,
                     alpha=training.decider.alpha,
                     rows=training.index.count,
+                    pruned=training.pruner.unrecorded,
                 )
+                training.pruner.unrecorded = None
                 self.setbacks.stalled = ""
                 return
             except JournalFull as error:
@@ -315,7 +366,13 @@ class Coordinator:
         training.accounts.times.begin(idle=not training.underway)
         training.dense_moves = training.dense.train(decision.plan.samples, decision.sole)
         self.connections.shards.announce_step(
-            self.crew.generation, step, decision.plan, decision.rows, training.dense_moves, decision.forgotten
+            self.crew.generation,
+            step,
+            decision.plan,
+            decision.rows,
+            training.dense_moves,
+            decision.forgotten,
+            decision.bare,
         )
 
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
@@ -323,7 +380,8 @@ class Coordinator:
         plan = decision.plan
         dense = self.training.dense_moves
         samples = batch.samples
-        order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense))
+        weight = self.training.pruner.weight(step)
+        order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense, weight))
         self.training.underway.add(
             OrderedRound(
                 step=step,
@@ -361,7 +419,9 @@ class Coordinator:
         known = accounts.status(self.state, self.crew.generation, intake.step, intake.events(), intake.fields())
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         served = self.snapshots.status()
-        status = msgspec.structs.replace(known, served=served, keys=self.training.keys, troubles=troubles)
+        training = self.training
+        counts = {"keys": training.keys, "chunks": training.chunks}
+        status = msgspec.structs.replace(known, served=served, troubles=troubles, **counts)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -398,6 +458,7 @@ class Coordinator:
             rows=self.training.index.count,
             keys=self.training.keys,
             expiry=self.training.expiry.times,
+            pruner=self.training.pruner if self.job.rows.chunks else None,
             decisions=decisions,
             answers=self.commands.answers,
             desired=self.commands.desired,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from time import sleep
 
 import structlog
+from msgspec import UNSET
 
 from dispatch.checkpoints.state import Decided
 from dispatch.commands.desired import Desired
@@ -24,6 +25,7 @@ from dispatch.journal.records import StepDecided
 from dispatch.journal.run import RunJournal
 from dispatch.placement.decide import Decision
 from dispatch.placement.rows.expiry import StepTime
+from dispatch.placement.rows.pruning import Pruner, PruneRound
 from dispatch.progress.freshness import Freshness, newest_event_time
 from dispatch.progress.status import EventCounts, FieldsStatus, KeyCounts
 from dispatch.progress.times import DecisionTimesState
@@ -66,9 +68,11 @@ class Intake:
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
         self._loader = open_loader(job, source, journal.history) if journal.history.begun is None else None
         self._taken: Batch | None = None
-        """The batch that was handed out and is not recorded yet; a recovery must not lose it."""
+        """The batch of the loader that was handed out and is not recorded yet; a recovery must not lose it."""
         self._again: deque[Manifest] = deque()
-        """Manifests of void steps; their batches are handed out before new ones."""
+        """Manifests of void steps that are not recorded again yet; their batches are handed out before new ones."""
+        self._formed: Batch | None = None
+        """The batch of the first of them, if it has been formed."""
 
     @property
     def start(self) -> dict[int, Position] | None:
@@ -101,7 +105,16 @@ class Intake:
         Raises AbsentField if its events lack a field and the settings say to stop then.
         """
         assert self._loader is not None, "the journal has not been replayed"
-        if self._taken is None and self._again:
+        if self._again:
+            return self._form_first_again(timeout_seconds)
+        if self._taken is None and (batch := self._loader.next(timeout_seconds)) is not None:
+            self._taken = batch
+            self._watch.add(len(batch.samples), batch.present_S, batch.examples)
+        return self._taken
+
+    def _form_first_again(self, timeout_seconds: float) -> Batch | None:
+        """The batch of the first void step; None if the source is unreachable."""
+        if self._formed is None:
             void = self._again[0]
 
             def give_up() -> bool:
@@ -110,15 +123,22 @@ class Intake:
 
             with suppress(SourceUnavailable):  # the source is unreachable: no batch yet
                 formed = self._form(void, give_up)
-                self._again.popleft()
-                self._taken = replace(formed, skipped=void.skipped, skipped_events=void.skipped_events)
-        elif self._taken is None and (batch := self._loader.next(timeout_seconds)) is not None:
-            self._taken = batch
-            self._watch.add(len(batch.samples), batch.present_S, batch.examples)
-        return self._taken
+                self._formed = replace(formed, skipped=void.skipped, skipped_events=void.skipped_events)
+        return self._formed
 
-    def record(self, batch: Batch, generation: int, decision: Decision | None, alpha: float, rows: int) -> None:
-        """Records the next step: its batch and, if the batch has samples, its decision. Durable at return."""
+    def record(
+        self,
+        batch: Batch,
+        generation: int,
+        decision: Decision | None,
+        alpha: float,
+        rows: int,
+        pruned: PruneRound | None = None,
+    ) -> None:
+        """Records the next step: its batch and, if the batch has samples, its decision. Durable at return.
+
+        pruned: how chunks were pruned just before it.
+        """
         manifest = Manifest(
             run=self._job.run,
             generation=generation,
@@ -134,9 +154,15 @@ class Intake:
         sole = None if decision is None else decision.sole
         forget = 0 if decision is None else decision.forget_before
         admitted = None if decision is None else decision.admitted
+        chunked = None if decision is None else decision.chunked
         change = None if decision is None else decision.change
-        self._journal.append_step(StepDecided(manifest, assignment, alpha, rows, sole, hot, forget, admitted), change)
-        self._taken = None
+        decided = StepDecided(manifest, assignment, alpha, rows, sole, hot, forget, admitted, chunked, pruned)
+        self._journal.append_step(decided, change)
+        if self._again:
+            self._again.popleft()
+            self._formed = None
+        else:
+            self._taken = None
         self._note_step(manifest, batch)
         if batch.skipped:
             self._skip(batch.skipped_events)
@@ -167,6 +193,7 @@ class Intake:
         if decided is not None and decided.fields is not None:
             self._watch.load(decided.fields)
         self._again = deque(history.to_redecide)
+        self._formed = None
 
     def decided(
         self,
@@ -175,6 +202,7 @@ class Intake:
         keys: KeyCounts,
         decisions: DecisionTimesState,
         expiry: tuple[StepTime, ...] = (),
+        pruner: Pruner | None = None,
         answers: tuple[CommandAnswer, ...] = (),
         desired: Desired | None = None,
     ) -> Decided:
@@ -191,6 +219,8 @@ class Intake:
             skipped=self._skipped,
             newest_event_seconds=self.newest_event_seconds,
             expiry=expiry,
+            pruning=None if pruner is None else pruner.state,
+            are_new_keys_bare=UNSET if pruner is None else pruner.is_full,
             fields=self._watch.save(),
             decisions=decisions,
             answers=answers,

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatch.config import DispatchConfig, MemoryConfig
 from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.placement.capacity.room import check_room
+from dispatch.placement.rows.pruning import PruneTerms, profile_of
 from dispatch.protocol import unencrypted
 from infra.base.agreement import Agreement
+from infra.base.errors import ConfigError
 from infra.base.wire import Curve
 from ingest.config import StreamConfig
 from ingest.schema import Schema
@@ -107,9 +110,61 @@ class DispatchJob:
         return self.rows.shape().total * np.dtype(self.rows.float_dtype).itemsize
 
     @property
+    def row_sizes(self) -> NDArray[np.float64] | None:
+        """Bytes that move of a row, with its state, by its mask, over those of a whole one; None: rows have no chunks.
+
+        Of a pruned chunk nothing moves; the wide column, what the optimizer knows of it, utilities and mask always do.
+        """
+        if not self.rows.chunks:
+            return None
+        pruned_M = self.rows.chunks - np.bitwise_count(np.arange(1 << self.rows.chunks))
+        return np.asarray(1.0 - pruned_M * (self.rows.chunk_bytes / self.row_bytes))
+
+    def prune_terms(self) -> PruneTerms:
+        """What is pruned; raises ConfigError if the settings contradict each other."""
+        return prune_terms(self.rows, self.memory, self.stream.batch, self.schema.fields)
+
+    @property
     def may_sum(self) -> bool:
         """Whether workers may sum dense gradients among themselves."""
         return self.curve is None or self.dense.unencrypted_reduce
+
+
+def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int, fields: int) -> PruneTerms:
+    """What is pruned; raises ConfigError if settings contradict each other."""
+    chunks = rows.chunks
+    if not chunks and (memory.budget_mb or memory.prune_share):
+        raise ConfigError(
+            "chunks of rows are to be pruned, and rows are not divided into any; expected rows.chunks to be 1, 2, 4 "
+            "or 8; set it, or set memory.budget_mb and memory.prune_share to 0"
+        )
+    budget = int(memory.budget_mb * (1 << 20) / rows.chunk_bytes)
+    least = chunks * batch * fields
+    if memory.budget_mb and budget < least:
+        raise ConfigError(
+            f"memory.budget_mb = {memory.budget_mb:g} has room for {budget} chunks, and a batch of {batch} samples may "
+            f"need {least}; expected {least * rows.chunk_bytes / (1 << 20):.3g} at least; raise it, or lower "
+            "stream.batch"
+        )
+    return PruneTerms(
+        chunks=chunks,
+        budget=budget,
+        share=memory.prune_share,
+        every_steps=memory.prune_steps,
+        half_life_steps=rows.half_life_steps,
+        spare=memory.prune_spare,
+        enforce=memory.prune_enforce,
+        profile=profile_of(memory.prune_shape, chunks),
+    )
+
+
+def check_replicas(rows: RowConfig, policy: str, has_hot_set: bool) -> None:
+    """Raises ConfigError for a policy that replicates rows which can be pruned."""
+    if has_hot_set and rows.chunks:
+        raise ConfigError(
+            f"policy {policy!r} replicates rows, and rows.chunks is {rows.chunks}; expected a policy without replicas "
+            "if rows can be pruned; choose another policy, or set rows.chunks to 0"
+        )
 
 
 def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
@@ -126,6 +181,8 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
         hot_share=hot_share,
     )
     job.memory.check_expiry(dispatch.lookahead)
+    job.prune_terms()
+    check_replicas(job.rows, dispatch.policy, has_hot_set)
     check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
     if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
         raise unencrypted(dispatch.workers)

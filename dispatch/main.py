@@ -6,16 +6,18 @@ run loses:
 1. messages received       nothing: a command is in the journal or is sent again; a report is about a recorded step
 2. checkpoint begun        that checkpoint: the run goes back to the one before it and takes the next one when it is due
 3. batch formed            nothing: the batch was only in memory and is formed again
-4. desired state applied   nothing: it is in the journal and is applied again
-5. decided                 nothing: the decision was only in memory and is made again
-6. recorded                the training since the last checkpoint: the resumed run trains those steps again, each as it
+4. chunks pruned           the training since the last checkpoint, after which the same chunks are pruned again: what
+                           was pruned is recorded with the next step, and no checkpoint begins before that
+5. desired state applied   nothing: it is in the journal and is applied again
+6. decided                 nothing: the decision was only in memory and is made again
+7. recorded                the training since the last checkpoint: the resumed run trains those steps again, each as it
                            was decided. Batch and decision are durable in the journal, in one piece, before any other
                            process is told of them
-7. dead letters written    the same; the dead letters of the newest step are written after the restart, each once
-8. announced, 9. ordered   the same
-10. steps completed        the same; their logits become durable with the next record, so a crash before it means that
+8. dead letters written    the same; the dead letters of the newest step are written after the restart, each once
+9. announced, 10. ordered  the same
+11. steps completed        the same; their logits become durable with the next record, so a crash before it means that
                            they cannot be compared when the steps are trained again
-11. rows written back      nothing: that flush ends with a checkpoint
+12. rows written back      nothing: that flush ends with a checkpoint
 
 A run begins with the steps that its journal already holds (``dispatch/recovery.py``) and then continues with new ones.
 A run that has lost a worker or a shard does the same: all processes go back to the last checkpoint, and the steps after
@@ -83,17 +85,18 @@ def train(coordinator: Coordinator) -> None:
             batch = coordinator.next_batch()  # 3
             if batch is None or coordinator.needs_generation():
                 continue
-            coordinator.steer()  # 4
-            decision = coordinator.decide(decider, batch)  # 5
+            coordinator.prune_if_due(decider)  # 4
+            coordinator.steer()  # 5
+            decision = coordinator.decide(decider, batch)  # 6
             reach("batch_formed", coordinator.step + 1)
-            coordinator.record(batch, decision)  # 6
+            coordinator.record(batch, decision)  # 7
             reach("journalled", coordinator.step)
-            coordinator.write_dead_letters(batch)  # 7
+            coordinator.write_dead_letters(batch)  # 8
             if decision is None:
                 continue
-            coordinator.announce(coordinator.step, decision)  # 8
-            coordinator.order(coordinator.step, decision, batch)  # 9
+            coordinator.announce(coordinator.step, decision)  # 9
+            coordinator.order(coordinator.step, decision, batch)  # 10
             reach("ordered", coordinator.step)
-            coordinator.complete(keep=coordinator.job.dispatch.lookahead)  # 10
+            coordinator.complete(keep=coordinator.job.dispatch.lookahead)  # 11
         coordinator.complete(keep=0)
-        coordinator.flush(decider)  # 11
+        coordinator.flush(decider)  # 12

@@ -23,6 +23,7 @@ MOST_SAMPLES = 1_000_000
 """Most samples in a batch."""
 SampleCount = Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
 Gbit = Annotated[float, Meta(ge=0, le=1e6)]
+Weight = Annotated[float, Meta(ge=0, le=1e38)]
 PostKey = Annotated[str, Meta(max_length=1024)]
 PostValue = Annotated[bytes, Meta(max_length=1 << 14)]
 Rows = Annotated[NDArray[np.int64], "u4", "i8"]
@@ -229,6 +230,8 @@ class Order(Header, frozen=True):
     Their gradients are summed over all workers, and each worker applies the optimizer.
     """
     early: Early = NONE_EARLY
+    weight: Weight = 0.0
+    """What a use of a row adds to the utilities of its chunks, if rows can be pruned."""
     gives_dense: bool = False
     """Whether the worker first pushes all dense weights."""
     dense_pull: DenseForm = NO_DENSE

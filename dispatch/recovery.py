@@ -195,6 +195,8 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         coordinator.poll(WAIT_SECONDS)
         return not coordinator.stop.requested
 
+    if recorded.pruned is not None:
+        coordinator.prune(decider, recorded.pruned)
     coordinator.training.expiry.note(recorded.step, coordinator.intake.newest_event_seconds)
     try:
         batch = coordinator.intake.form_again(recorded, keep_in_touch)
@@ -212,6 +214,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         hot=recorded.hot_rows(),
         forget_before=recorded.forget_before,
         admitted=recorded.admitted,
+        chunked=recorded.chunked,
     )
     if (rows := coordinator.training.index.count) != recorded.rows:
         raise OtherEvents(

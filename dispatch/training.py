@@ -17,6 +17,7 @@ from dispatch.job import DispatchJob
 from dispatch.journal.records import StepFigures
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
+from dispatch.placement.arrays import U8
 from dispatch.placement.assign.situation import Policy
 from dispatch.placement.capacity.bounds import ShareBounds
 from dispatch.placement.capacity.choice import MeasuredChoice
@@ -30,11 +31,12 @@ from dispatch.placement.rows.admission import Admission, AdmissionTerms
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.expiry import Expiry
 from dispatch.placement.rows.index import NO_ROWS, Index
+from dispatch.placement.rows.pruning import Pruner, PrunerState
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.probes import LinkProbes
-from dispatch.progress.status import KeyCounts
+from dispatch.progress.status import ChunkCounts, KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
 from ingest.keys import rare_keys
@@ -63,6 +65,8 @@ class Training:
         terms = AdmissionTerms(memory.admit_after, memory.admit_share, memory.filter_bytes)
         self._admission = Admission(terms, rare_keys(job.schema.columns), job.seed)
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare
+        pruning = None if checkpoint is None else checkpoint.state.decided.pruning
+        self.pruner = Pruner(job.prune_terms(), pruning or PrunerState())
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
@@ -105,17 +109,39 @@ class Training:
         """How many keys have rows."""
         known = self.index.known
         free = self.index.count - known
-        return KeyCounts(known=known, free=free, forgotten=self.index.forgotten, rare=self._admission.rare)
+        rows = self._job.rows
+        nbytes = self.index.count * rows.key_bytes + self.pruner.state.live * rows.chunk_bytes * (rows.chunks > 0)
+        forgotten = self.index.forgotten
+        return KeyCounts(known=known, free=free, forgotten=forgotten, rare=self._admission.rare, shard_bytes=nbytes)
+
+    @property
+    def chunks(self) -> ChunkCounts:
+        """How many chunks of rows are live."""
+        terms = self.pruner.terms
+        if not terms.chunks:
+            return ChunkCounts()
+        state = self.pruner.state
+        return ChunkCounts(
+            per_row=terms.chunks,
+            live=state.live,
+            budget=terms.budget,
+            bytes=self._job.rows.chunk_bytes,
+            pruned=state.pruned,
+            brought_back=state.brought_back,
+        )
 
     @property
     def decider(self) -> Decider:
         assert self._decider is not None, "no generation has started"
         return self._decider
 
-    def start_generation(self, terms: GenerationTerms, members: tuple[Member, ...], policy: Policy) -> list[bool]:
+    def start_generation(
+        self, terms: GenerationTerms, members: tuple[Member, ...], policy: Policy, masks_R: U8 | None = None
+    ) -> list[bool]:
         """Starts a generation, in which every row is clean; returns for each member whether it keeps its cache.
 
-        Members that stay keep their caches; the others start with empty ones.
+        Members that stay keep their caches; the others start with empty ones. masks_R: which chunks of each row of the
+        checkpoint are live, if one was loaded and rows have chunks.
         """
         directory = Directory(
             np.full(terms.workers, terms.cache_rows, np.int64),
@@ -130,7 +156,7 @@ class Training:
             before = {member: number for number, member in enumerate(self._members)}
             keeps = directory.continue_from(self._directory, [before.get(member) for member in members])
         else:
-            directory.load(self._last_steps_R)
+            directory.load(self._last_steps_R, masks_R)
             self._last_steps_R = NO_ROWS
         self._directory = directory
         self._members = members
@@ -153,6 +179,8 @@ class Training:
             elastic=elastic,
             value_share=self._job.rows.shape().value_share,
             admission=self._admission,
+            pruner=self.pruner,
+            sizes=self._job.row_sizes,
         )
         return keeps
 

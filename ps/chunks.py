@@ -2,8 +2,8 @@
 
 Kernels reach the chunks through an array of their addresses, because numba cannot take a growing list of arrays without
 recompiling or boxing every element. For a negative or too large row number a kernel would access arbitrary memory, so
-callers check first: every method of ``Store`` calls ``Store.check``, and so do ``Parts`` before each of its kernels and
-``Shard`` before it gathers a reply.
+callers check first: every method of a store calls ``RowStore.check``, and so do ``Parts`` before each of its kernels
+and ``Shard`` before it gathers a reply.
 
 Legend: K requested numbers, T columns of the table.
 """
@@ -36,7 +36,7 @@ def chunk_at(addresses: Any, chunk: Any, chunk_rows: Any, columns: Any, dtype: A
 
 
 @intrinsic
-def _copy(_typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
+def copy_bytes(_typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
     """memcpy between addresses inside a kernel: faster than any loop over columns."""
 
     def build(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -53,7 +53,7 @@ def _gather(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, out
     for k in range(numbers_K.shape[0]):
         chunk = np.uint64(numbers_K[k]) // np.uint64(chunk_rows)
         place = numbers_K[k] - np.int64(chunk) * chunk_rows
-        _copy(out + k * out_bytes, addresses[chunk] + place * row_bytes, out_bytes)  # type: ignore[call-arg]
+        copy_bytes(out + k * out_bytes, addresses[chunk] + place * row_bytes, out_bytes)  # type: ignore[call-arg]
 
 
 @kernel
@@ -62,7 +62,7 @@ def _scatter(addresses: Any, chunk_rows: Any, row_bytes: Any, numbers_K: Any, va
     for k in range(numbers_K.shape[0]):
         chunk = np.uint64(numbers_K[k]) // np.uint64(chunk_rows)
         place = numbers_K[k] - np.int64(chunk) * chunk_rows
-        _copy(addresses[chunk] + place * row_bytes, values + k * row_bytes, row_bytes)  # type: ignore[call-arg]
+        copy_bytes(addresses[chunk] + place * row_bytes, values + k * row_bytes, row_bytes)  # type: ignore[call-arg]
 
 
 class Chunks:

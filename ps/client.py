@@ -5,7 +5,7 @@ one contiguous slice and arrays are sent and received without a copy. Only ``ans
 while the caller does something else. Arrays given to a push may still be on their way when it returns: pass fresh ones
 and do not change them. Not thread-safe.
 
-Legend: K rows, W columns of a value, T of value and state.
+Legend: K rows, W columns of a value, T of value and state, P of a part.
 """
 
 import time
@@ -25,6 +25,7 @@ from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Ref
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
+from ps.packed import Packing
 from ps.phases import TRAIN
 from ps.protocol import (
     BARE,
@@ -69,10 +70,8 @@ class Pulled:
     full_KT: NDArray[Any]
     values: slice
     values_KW: NDArray[Any]
-
-    @property
-    def nbytes(self) -> int:
-        return self.full_KT.nbytes + self.values_KW.nbytes
+    nbytes: int
+    """Bytes that travelled."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,7 @@ class ShardClient:
         self.interrupt: Callable[[], None] = _nothing
         """Called while waiting for answers; an exception that it raises ends the wait."""
         self._shape = rows.shape()
+        self._packing = Packing(rows)
         self._dtype = np.dtype(rows.float_dtype)
         self._run = run
         self._timeout = timeout_seconds
@@ -168,7 +168,7 @@ class ShardClient:
         owned_rows: _Numbers,
         owned_KT: NDArray[Any],
         part_rows: _Numbers,
-        part_KW: NDArray[Any],
+        part_KP: NDArray[Any],
     ) -> int:
         """Sends each shard that has rows one message with them; returns the number of bytes."""
         total = 0
@@ -176,11 +176,13 @@ class ShardClient:
             if total:
                 reach("push_half_sent", step)
             header = Push(**self._common(step), phase=phase, worker=self._worker)
+            masks = self._packing.masks_of(owned_KT[owned])
             arrays = PushArrays(
                 owned_numbers=owned_rows[owned] // self.shards,
-                owned_rows=owned_KT[owned].reshape(-1),
+                owned_rows=self._packing.pack(owned_KT[owned], masks),
                 part_numbers=part_rows[parts] // self.shards,
-                part_gradients=part_KW[parts].reshape(-1),
+                part_gradients=part_KP[parts].reshape(-1),
+                owned_masks=masks,
             )
             nbytes = sum(array.nbytes for array in arrays)
             self._send(shard, header, arrays)
@@ -227,11 +229,12 @@ class ShardClient:
                 yield PulledDense(shard, header.form, header.piece, arrays.floats)
                 continue
             full, values = self._asked.pop((shard, header.phase))
-            nbytes = arrays.full.nbytes + arrays.values.nbytes
+            nbytes = arrays.full.nbytes + arrays.values.nbytes + arrays.full_masks.nbytes + arrays.value_masks.nbytes
             self._timer.answered((header.phase, shard), nbytes, header.held_seconds, was_awaited)
             self._check_answer(shard, arrays, full.stop - full.start, values.stop - values.start, 0)
-            full_KT = arrays.full.reshape(-1, self._shape.total)
-            yield Pulled(header.phase, full, full_KT, values, arrays.values.reshape(-1, self._shape.value))
+            full_KT = self._packing.unpack(arrays.full, arrays.full_masks, with_state=True)
+            values_KW = self._packing.unpack(arrays.values, arrays.value_masks, with_state=False)
+            yield Pulled(header.phase, full, full_KT, values, values_KW, nbytes)
 
     def take_link_time(self) -> tuple[int, float]:
         """Bytes that the link has carried since the last call, in both directions, and the seconds that it took."""
@@ -244,7 +247,7 @@ class ShardClient:
         places = [np.flatnonzero(rows % self.shards == shard) for shard in range(self.shards)]
         for shard, _, answer in self._peeked([rows[place] // self.shards for place in places]):
             self._check_answer(shard, answer, len(places[shard]), 0, len(places[shard]))
-            rows_KT[places[shard]] = answer.full.reshape(-1, self._shape.total)
+            rows_KT[places[shard]] = self._packing.unpack(answer.full, answer.full_masks, with_state=True)
             steps_K[places[shard]] = answer.steps
         return rows_KT, steps_K
 
@@ -341,7 +344,11 @@ class ShardClient:
         places.
         """
         found = (rows.full.size, rows.values.size, rows.steps.size)
-        expected = (full * self._shape.total, values * self._shape.value, steps)
+        expected = (
+            self._packing.floats(full, rows.full_masks, with_state=True),
+            self._packing.floats(values, rows.value_masks, with_state=False),
+            steps,
+        )
         if found != expected:
             raise WireError(
                 f"shard {shard} at {self.endpoints[shard]} answered with {found} floats of whole rows, floats of "

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from infra.base.config import Section, check_endpoint
+from infra.base.errors import ConfigError
 from ps.protocol import RowShape
 
 HELD_BYTES = 1 << 30
+KEY_BYTES = 3 * 8
+"""Bytes of key, last step and the place of pending gradients."""
+PLACE_BYTES = 4
+"""Bytes of the place of a chunk."""
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseOptimizerName = Literal["adam", "sgd"]
+UtilityName = Literal["gradient", "frequency"]
 
 
 class RowConfig(Section):
@@ -36,10 +42,51 @@ class RowConfig(Section):
     """Standard deviation of the start values of embedding columns."""
     eps: float = Field(default=1e-10, ge=0)
     """Added to the root of an accumulator before dividing by it."""
+    chunks: int = Field(default=0, ge=0, le=8)
+    """Chunks of equal width that the embedding columns of a row consist of, each of which can be pruned alone, see
+    memory.budget_mb and memory.prune_share; 0: rows are never pruned.
+    """
+    utility: UtilityName = "gradient"
+    """What keeps a chunk from being pruned: how often its row is used, times the norm of its gradient, or the uses
+    alone.
+    """
+    half_life_steps: int = Field(default=4000, ge=1, lt=2**31)
+    """Steps after which a use counts half as much."""
+
+    @model_validator(mode="after")
+    def _check_chunks(self) -> "RowConfig":
+        if self.chunks and (self.chunks not in (1, 2, 4, 8) or self.dim % self.chunks):
+            raise ConfigError(
+                f"rows of {self.dim} columns cannot be divided into {self.chunks} chunks; expected 1, 2, 4 or 8 chunks "
+                "of equal width, or 0 to prune nothing; correct rows.chunks or rows.dim"
+            )
+        return self
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a live chunk on a shard, with its optimizer state."""
+        columns = self.dim // max(1, self.chunks) * (2 if self.optimizer == "adagrad" else 1)
+        return columns * self._float_bytes
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of a known key on a shard: its row, or of a row that can be pruned what remains without live chunks;
+        key, last step and pending gradients.
+        """
+        shape = self.shape()
+        if not self.chunks:
+            return shape.total * self._float_bytes + KEY_BYTES
+        head = shape.total - 1 - self.chunks * self.chunk_bytes // self._float_bytes  # the mask takes no memory
+        return head * self._float_bytes + self.chunks * PLACE_BYTES + KEY_BYTES
+
+    @property
+    def _float_bytes(self) -> int:
+        return 8 if self.float_dtype == "float64" else 4
 
     def shape(self) -> RowShape:
         states = {"sgd": 0, "adagrad": self.dim + self.wide, "rowwise_adagrad": 1 + self.wide}
-        return RowShape(self.dim, self.wide, states[self.optimizer])
+        utilities_and_mask = self.chunks + 1 if self.chunks else 0
+        return RowShape(self.dim, self.wide, states[self.optimizer] + utilities_and_mask, self.chunks)
 
 
 @dataclass(frozen=True)

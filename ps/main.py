@@ -40,6 +40,7 @@ from infra.base.wire import (
     receive,
     send,
 )
+from ps.bins import BINS
 from ps.checkpoints.digest import digest_store
 from ps.checkpoints.gather import RowCopy
 from ps.checkpoints.publication import FilePublisher
@@ -48,6 +49,7 @@ from ps.checkpoints.taker import CheckpointTaker
 from ps.config import CheckpointConfig, DenseRule, PsConfig, RowConfig
 from ps.errors import Displaced
 from ps.fingerprints import fingerprint
+from ps.packed import Packing
 from ps.phases import TRAIN
 from ps.protocol import (
     DISPLACED,
@@ -65,8 +67,11 @@ from ps.protocol import (
     Serve,
     Terms,
 )
+from ps.pruned_store import PrunedStore
+from ps.pruning import prune, survey
 from ps.rounds import Received
 from ps.shard import Reply, Shard
+from ps.utilities import all_live
 
 FRAME_BYTES = 1 << 34
 """Largest array of a message, in bytes: all rows of a worker's cache. If a peer sends more, its
@@ -277,8 +282,12 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     shard = Shard(ModelSettings(rows, 0, 1, dense), "warm-up")
     shape = rows.shape()
     one = np.zeros(1, np.int64)
-    row = np.zeros(shape.total, rows.float_dtype)
-    gradient = np.zeros(shape.value, rows.float_dtype)
+    row_1T = np.zeros((1, shape.total), rows.float_dtype)
+    if shape.chunks:
+        row_1T[:, -1] = all_live(shape.chunks)
+    packing = Packing(rows)
+    masks = packing.masks_of(row_1T)
+    gradient = np.zeros(shape.part, rows.float_dtype)
     created = AnnounceArrays(
         new_numbers=one,
         new_keys=one.astype(np.uint64),
@@ -287,7 +296,7 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
         changed_steps=one,
         pushed=np.array([fingerprint(one, one)], np.uint64),
     )
-    pushed = PushArrays(owned_numbers=one, owned_rows=row, part_numbers=one, part_gradients=gradient)
+    pushed = PushArrays(one, packing.pack(row_1T, masks), one, gradient, masks)
     common: dict[str, Any] = {"run": "warm-up", "generation": 0, "step": 0}
     messages: list[tuple[Header, Arrays]] = [
         (Open(**common, workers=1), NO_ARRAYS),
@@ -304,3 +313,7 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     copy.keep(one)
     copy.go_on()
     digest_store(shard.store, 0, 1)
+    if isinstance(shard.store, PrunedStore):
+        survey(shard.store)
+        everything = [BINS] * shape.chunks
+        prune(shard.store, evict_below=everything, bring_from=everything, halvings=1)

@@ -20,7 +20,24 @@ import msgspec
 from msgspec import Meta
 
 from infra.base.agreement import differing
-from infra.base.wire import I64, NO_F32, NO_I64, NO_U64, U64, Bytes, Float, Header, Name, Number, Refused, Seconds, Step
+from infra.base.wire import (
+    I64,
+    NO_F32,
+    NO_I64,
+    NO_U8,
+    NO_U64,
+    U8,
+    U64,
+    Bytes,
+    Float,
+    Header,
+    Name,
+    Number,
+    Refused,
+    Seconds,
+    Step,
+)
+from ps.bins import BINS
 from ps.errors import Disagreement
 from ps.phases import EARLY, LAST_FLUSH, MOST_WORKERS, TRAIN
 
@@ -47,17 +64,24 @@ Padding = Annotated[int, Meta(ge=0, le=MOST_PADDING)]
 DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
 """The form of dense weights that a message carries or requests."""
 MOST_PARTS = 1000
+MOST_CHUNKS = 8
+Bin = Annotated[int, Meta(ge=0, le=BINS)]
 SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """The shape of one row: dim embedding columns, a wide column if the model has one, then the optimizer's state."""
+    """The shape of one row: dim embedding columns, a wide column if the model has one, then its state.
+
+    The state is the optimizer's and, if rows can be pruned, the utility of each chunk and the mask: the number whose
+    bit k is set if chunk k is live. The columns of a pruned chunk are zeros, those of its state start values.
+    """
 
     dim: int
     wide: bool
     state: int
+    chunks: int = 0
 
     @property
     def value(self) -> int:
@@ -66,6 +90,16 @@ class RowShape(msgspec.Struct, frozen=True):
     @property
     def total(self) -> int:
         return self.value + self.state
+
+    @property
+    def optimizer_state(self) -> int:
+        """Columns of the optimizer's state."""
+        return self.state - (self.chunks + 1 if self.chunks else 0)
+
+    @property
+    def part(self) -> int:
+        """Columns of a part of a split row: the gradient and, if rows can be pruned, the uses and their weight."""
+        return self.value + (2 if self.chunks else 0)
 
     @property
     def value_share(self) -> float:
@@ -125,6 +159,8 @@ class AnnounceArrays(NamedTuple):
     """Free numbers that get new keys."""
     reused_keys: U64 = NO_U64
     """Those keys."""
+    bare: I64 = NO_I64
+    """Those of the new and reused rows that begin with all chunks pruned."""
 
 
 class Announce(Header, frozen=True):
@@ -156,6 +192,21 @@ class CheckpointCommitted(Header, frozen=True):
     checkpoint: Number
 
 
+class CountChunks(Header, frozen=True):
+    """Requests the utilities of all chunks, after a flush. Answered by ChunksCounted."""
+
+
+class Prune(Header, frozen=True):
+    """Prunes chunks and brings others back, after a flush, by the bins of their utilities. Answered by Pruned."""
+
+    evict_below: Annotated[list[Bin], Meta(max_length=MOST_CHUNKS)]
+    """For each chunk number: live chunks in lower bins are pruned."""
+    bring_from: Annotated[list[Bin], Meta(max_length=MOST_CHUNKS)]
+    """For each chunk number: pruned chunks in this bin or a higher one come back, with start values."""
+    halvings: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    """Times that every utility is halved in the end."""
+
+
 class Digest(Header, frozen=True):
     """Requests a digest of all rows as they are now. Answered by Digested."""
 
@@ -164,10 +215,12 @@ class Digest(Header, frozen=True):
 class PushArrays(NamedTuple):
     owned_numbers: I64
     owned_rows: Float
-    """[value | state] of each owned row (W+S)."""
+    """[value | state] of each owned row (W+S); those of which chunks are pruned as ps/packed.py says."""
     part_numbers: I64
     part_gradients: Float
-    """Gradient of each part (W)."""
+    """Gradient of each part and, if rows can be pruned, its uses and their weight (RowShape.part)."""
+    owned_masks: U8 = NO_U8
+    """Masks of the owned rows, if rows can be pruned."""
 
 
 class Push(Header, frozen=True):
@@ -260,8 +313,15 @@ class Heard(Header, frozen=True):
 
 
 # ── shard → worker, dispatcher ────────────────────────────────────────────────────────────────────────────────────────
+class OpenedArrays(NamedTuple):
+    masks: U8 = NO_U8
+    """Masks of all rows of a checkpoint that the shard went back to, if rows can be pruned."""
+
+
 class Opened(Header, frozen=True):
     """A generation has started, and the shard holds the model that the generation begins with."""
+
+    ARRAYS: ClassVar = OpenedArrays
 
     rows: Number
     """Rows that the shard holds."""
@@ -305,13 +365,46 @@ class Digested(Header, frozen=True):
     """32 hex digits: two independent sums modulo 2^64, so that totals can be compared for any number of shards."""
 
 
+class ChunksCountedArrays(NamedTuple):
+    counts: I64
+    """Chunks by (whether they are live, chunk number, bin of the utility), flat."""
+
+
+class ChunksCounted(Header, frozen=True):
+    """The answer to a CountChunks."""
+
+    ARRAYS: ClassVar = ChunksCountedArrays
+
+
+class PrunedArrays(NamedTuple):
+    numbers: I64
+    """Rows of which a chunk was pruned or came back, ascending."""
+    masks: U8
+    """Their masks now."""
+
+
+class Pruned(Header, frozen=True):
+    """The answer to a Prune."""
+
+    ARRAYS: ClassVar = PrunedArrays
+    EQUALLY_LONG: ClassVar = (PrunedArrays._fields,)
+
+    pruned: Number
+    """Chunks pruned."""
+    brought_back: Number
+
+
 class RowsArrays(NamedTuple):
     full: Float
-    """[value | state] of each row requested with state (W+S)."""
+    """[value | state] of each row requested with state (W+S); those of which chunks are pruned as ps/packed.py says."""
     values: Float
-    """Value of each row requested without state (W)."""
+    """Value of each row requested without state (W), likewise."""
     steps: I64 = NO_I64
     """In an answer to a Peek: the step that last changed each row."""
+    full_masks: U8 = NO_U8
+    """Masks of the rows with state, if rows can be pruned."""
+    value_masks: U8 = NO_U8
+    """Masks of the others."""
     dense: Float = NO_F32
     """In an answer to a Peek: this shard's range of the dense weights, in the requested form."""
 
@@ -371,5 +464,29 @@ class Ledger(Header, frozen=True):
     applied_phase: RoundPhase
 
 
-TO_SHARD = (Open, Announce, CheckpointCommitted, Push, Pull, PushDense, PullDense, Peek, Count, Digest)
-FROM_SHARD = (Opened, Rows, DensePiece, Ledger, CheckpointSaved, CheckpointFailed, Digested, Refused)
+TO_SHARD = (
+    Open,
+    Announce,
+    CheckpointCommitted,
+    CountChunks,
+    Prune,
+    Push,
+    Pull,
+    PushDense,
+    PullDense,
+    Peek,
+    Count,
+    Digest,
+)
+FROM_SHARD = (
+    Opened,
+    Rows,
+    DensePiece,
+    Ledger,
+    CheckpointSaved,
+    CheckpointFailed,
+    ChunksCounted,
+    Pruned,
+    Digested,
+    Refused,
+)

@@ -18,10 +18,24 @@ from infra.base.wire import Header
 from ps.config import HELD_BYTES
 from ps.errors import OutOfOrder
 from ps.fingerprints import fingerprint
-from ps.protocol import GO_ON, Announce, CheckpointCommitted, Open, Pull, PullDense, Push, PushArrays, PushDense, Round
+from ps.protocol import (
+    GO_ON,
+    Announce,
+    CheckpointCommitted,
+    CountChunks,
+    Open,
+    Prune,
+    Pull,
+    PullDense,
+    Push,
+    PushArrays,
+    PushDense,
+    Round,
+)
 
 MESSAGE_BYTES = 4096
 """Most bytes of a message in addition to its arrays."""
+FromOpener = Announce | CheckpointCommitted | CountChunks | Prune
 FromWorker = Push | Pull | PushDense | PullDense
 
 
@@ -78,6 +92,11 @@ class Rounds:
         self._gathering: dict[Round, Gathering] = {}
         self._limit = held_bytes
         self._held = 0
+
+    @property
+    def waiting(self) -> int:
+        """Rounds that are announced and not applied."""
+        return len(self._queue)
 
     def check_next(self, header: Announce) -> None:
         """Raises OutOfOrder unless the round comes after all that were announced."""
@@ -202,9 +221,9 @@ class Fence:
                 f"{type(header).__name__} of run {header.run!r} generation {header.generation} reached a shard of run "
                 f"{self.run!r} generation {self.generation}; expected the same; its sender must join again"
             )
-        if isinstance(header, Announce | CheckpointCommitted | FromWorker):
+        if isinstance(header, FromOpener | FromWorker):
             self._check_open(header)
-        if isinstance(header, Announce | CheckpointCommitted) and message.sender != self._opener:
+        if isinstance(header, FromOpener) and message.sender != self._opener:
             raise OutOfOrder(
                 f"{type(header).__name__} of generation {self.generation} came from {message.sender!r}; expected "
                 f"{self._opener!r}, which opened the generation; a dispatcher must open a generation of its own first"

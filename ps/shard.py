@@ -14,6 +14,9 @@ A round goes through these steps, and their order is the guarantee:
 
 Dense weights have separate turns (ps/dense/lane.py).
 
+Between rounds, and while no checkpoint is taken, chunks of rows can be counted by their utilities and pruned
+(ps/pruning.py).
+
 A message that cannot be carried out changes nothing and is answered with Refused: each is checked as a whole before any
 state is touched. A round that cannot be applied breaks the generation: everything but the next Open is refused, because
 rows may be half changed. Any other error is a fault of this process and ends it.
@@ -25,11 +28,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infra.base.errors import Fenced, FreshetError, StorageError, WireError
 from infra.base.faults import reach
 from infra.base.telemetry import Refusals
-from infra.base.wire import F32, I64, NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused, truncate_reason
+from infra.base.wire import F32, I64, NO_ARRAYS, NO_F32, NO_I64, NO_U8, Arrays, Header, Refused, truncate_reason
 from ps.buffers import ReplyBuffer, ReplyBuffers
 from ps.checkpoints.digest import digest_store
 from ps.checkpoints.restore import ModelSettings, restore
@@ -39,6 +43,7 @@ from ps.dense.lane import DenseLane
 from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerEntries
 from ps.optimizers import rule_of
+from ps.packed import Packing
 from ps.parts import Parts
 from ps.phases import EARLY, FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
@@ -48,7 +53,10 @@ from ps.protocol import (
     Announce,
     AnnounceArrays,
     CheckpointCommitted,
+    ChunksCounted,
+    ChunksCountedArrays,
     Count,
+    CountChunks,
     DenseArrays,
     DensePiece,
     Digest,
@@ -56,8 +64,12 @@ from ps.protocol import (
     Ledger,
     Open,
     Opened,
+    OpenedArrays,
     Peek,
     PeekArrays,
+    Prune,
+    Pruned,
+    PrunedArrays,
     Pull,
     PullArrays,
     PullDense,
@@ -68,6 +80,8 @@ from ps.protocol import (
     RowsArrays,
     Terms,
 )
+from ps.pruned_store import PrunedStore
+from ps.pruning import check_thresholds, prune, survey
 from ps.rounds import Fence, Gathering, Received, Rounds
 
 
@@ -107,6 +121,7 @@ class Shard:
         self._lane = DenseLane(self.dense, held_bytes)
         self._entries = LedgerEntries()
         self._buffers = ReplyBuffers(model.rows.float_dtype)
+        self._packing = Packing(model.rows)
 
     def receive(self, message: Received) -> Iterator[Reply]:
         """Carries out one message and yields every reply it makes possible; the iterator must be exhausted."""
@@ -146,6 +161,10 @@ class Shard:
                 yield from self._answer_dense()
             case CheckpointCommitted():
                 self.checkpoints.commit(message.header.checkpoint)
+            case CountChunks():
+                yield self._answer_survey(message)
+            case Prune():
+                yield self._prune(message)
             case Push():
                 self._push(message)
                 yield from self._advance()
@@ -181,7 +200,8 @@ class Shard:
             self._lane = DenseLane(self.dense, self._held_bytes)
             self._entries = LedgerEntries()
             self._fence.let_in()
-        yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)))
+        masks = NO_U8 if header.restore == GO_ON else self.store.masks(np.arange(len(self.store)))
+        yield Reply(message.sender, self._header(Opened, message, rows=len(self.store)), OpenedArrays(masks=masks))
 
     def _go_back(self, checkpoint: int) -> None:
         """Loads a checkpoint's model; if it cannot be read, keeps the current one and refuses every round."""
@@ -214,7 +234,8 @@ class Shard:
         self.store.check(arrays.changed, new)
         self.store.check(arrays.forgotten)
         self.store.check(arrays.reused)
-        self.store.create(arrays.new_numbers, arrays.new_keys)
+        check_bare(arrays, self.store.shape.chunks)
+        self.store.create(arrays.new_numbers, arrays.new_keys, arrays.bare)
         early = (*self._rounds.announce(message), *self._lane.announce(header))
         if header.checkpoint:
             self.checkpoints.announce(header, len(self.store), self._lane.copy())
@@ -226,14 +247,15 @@ class Shard:
 
     def _push(self, message: Received) -> None:
         arrays: PushArrays = message.arrays
-        shape = self.store.shape
         owned = len(arrays.owned_numbers)
         parts = len(arrays.part_numbers)
-        if owned * shape.total != len(arrays.owned_rows) or parts * shape.value != len(arrays.part_gradients):
+        found = (len(arrays.owned_rows), len(arrays.part_gradients))
+        owned_floats = self._packing.floats(owned, arrays.owned_masks, with_state=True)
+        expected = (owned_floats, parts * self.store.shape.part)
+        if found != expected:
             raise WireError(
-                f"a push of {owned} owned rows and {parts} parts brought {len(arrays.owned_rows)} and "
-                f"{len(arrays.part_gradients)} floats; expected {shape.total} and {shape.value} each; "
-                "give worker and shard the same settings"
+                f"a push of {owned} owned rows and {parts} parts brought {found[0]} and {found[1]} floats; expected "
+                f"{expected[0]} and {expected[1]}; give worker and shard the same settings"
             )
         # A worker pushes what it has pulled, so its rows are known even if the round is not announced yet.
         self.store.check(arrays.owned_numbers)
@@ -276,8 +298,8 @@ class Shard:
             push = gathering.pushes[worker]
             arrays: PushArrays = push.arrays
             self.checkpoints.keep(arrays.owned_numbers)
-            self.store.write(arrays.owned_numbers, arrays.owned_rows.reshape(-1, shape.total))
-            self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.value))
+            self.store.write(arrays.owned_numbers, self._packing.unpack(arrays.owned_rows, arrays.owned_masks, True))
+            self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.part))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
             self._entries.count(at, worker, **moved)
@@ -296,7 +318,7 @@ class Shard:
             reach("keys_forgotten", message.header.step)
         if len(announced.reused):
             self.checkpoints.keep(announced.reused)
-            self.store.reuse(announced.reused, announced.reused_keys)
+            self.store.reuse(announced.reused, announced.reused_keys, announced.bare)
 
     def _begin_checkpoint(self, gathering: Gathering) -> Iterator[Reply]:
         """Begins the checkpoint that belongs to a round, after that round has been applied and
@@ -310,6 +332,40 @@ class Shard:
     def _refuse_waiting(self, error: FreshetError) -> Iterator[Reply]:
         for pull in (*self._rounds.drop(), *self._lane.drop()):
             yield self.refuse(pull, error)
+
+    # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _answer_survey(self, message: Received) -> Reply:
+        counts_2KB = survey(self._store_at_rest(message))
+        return Reply(
+            message.sender, self._header(ChunksCounted, message), ChunksCountedArrays(counts=counts_2KB.reshape(-1))
+        )
+
+    def _prune(self, message: Received) -> Reply:
+        header: Prune = message.header
+        store = self._store_at_rest(message)
+        check_thresholds(store.shape.chunks, header.evict_below, header.bring_from)
+        if header.halvings:
+            self.checkpoints.change_all()
+        done = prune(store, header.evict_below, header.bring_from, header.halvings)
+        self.checkpoints.change(done.numbers)
+        answer = self._header(Pruned, message, pruned=done.pruned, brought_back=done.brought_back)
+        return Reply(message.sender, answer, PrunedArrays(numbers=done.numbers, masks=done.masks))
+
+    def _store_at_rest(self, message: Received) -> PrunedStore:
+        """The rows, if they are in chunks and nothing is under way that would see only some of them changed."""
+        kind = type(message.header).__name__
+        if not isinstance(self.store, PrunedStore):
+            raise OutOfOrder(
+                f"{kind} reached a shard of whole rows; expected rows in chunks; give dispatcher and shard the same "
+                "rows.chunks"
+            )
+        if self._rounds.waiting or self.checkpoints.is_taking:
+            raise OutOfOrder(
+                f"{kind} came while {self._rounds.waiting} rounds wait for pushes and a checkpoint is being taken: "
+                f"{self.checkpoints.is_taking}; expected neither; the dispatcher must wait for the flush and for the "
+                "checkpoint first"
+            )
+        return self.store
 
     # ── replies ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _answer_pull(self, message: Received) -> Reply:
@@ -364,20 +420,30 @@ class Shard:
                 f"{len(wanted.full_numbers)} rows with state and {len(wanted.value_numbers)} without were asked for at "
                 f"once, of {len(self.store)} that there are; expected each row at most once; ask for different rows"
             )
-        shape = self.store.shape
-        middle = len(wanted.full_numbers) * shape.total
-        end = middle + len(wanted.value_numbers) * shape.value
+        full_masks = self.store.masks(wanted.full_numbers)
+        value_masks = self.store.masks(wanted.value_numbers)
+        middle = self._packing.floats(len(wanted.full_numbers), full_masks, with_state=True)
+        end = middle + self._packing.floats(len(wanted.value_numbers), value_masks, with_state=False)
         dense = self._beside_rows(message.header) if isinstance(message.header, Peek) else NO_F32
         buffer = self._buffers.take_buffer(end + dense.size)
         full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
         dense_copy[:] = dense
-        self.store.rows.gather(wanted.full_numbers, full.reshape(-1, shape.total))
-        self.store.rows.gather(wanted.value_numbers, values.reshape(-1, shape.value))
+        self._pack(wanted.full_numbers, full_masks, full, self.store.shape.total)
+        self._pack(wanted.value_numbers, value_masks, values, self.store.shape.value)
         held_seconds = perf_counter() - message.at_seconds
         phase = message.header.phase if isinstance(message.header, Pull) else TRAIN
         header = self._header(Rows, message, phase=phase, held_seconds=held_seconds)
-        arrays = RowsArrays(full=full, values=values, steps=steps, dense=dense_copy)
+        arrays = RowsArrays(full, values, steps, full_masks, value_masks, dense_copy)
         return Reply(message.sender, header, arrays, buffer)
+
+    def _pack(self, numbers_K: I64, masks_K: NDArray[np.uint8], packed: NDArray[Any], width: int) -> None:
+        """Gathers rows, or their values, into a part of a buffer."""
+        if not self.store.shape.chunks:
+            self.store.gather(numbers_K, packed.reshape(-1, width))
+            return
+        rows_KX = np.empty((len(numbers_K), width), packed.dtype)
+        self.store.gather(numbers_K, rows_KX)
+        self._packing.pack(rows_KX, masks_K, packed)
 
     def _beside_rows(self, peek: Peek) -> F32:
         """What is requested besides rows: dense weights, or zeros."""
@@ -404,4 +470,15 @@ def check_announced(header: Announce, fingerprints: int, workers: int) -> None:
         raise OutOfOrder(
             f"dense weights of {whole} and {gradients} were announced for an early round; expected them "
             "with the step itself; the dispatcher must announce what it orders"
+        )
+
+
+def check_bare(arrays: AnnounceArrays, chunks: int) -> None:
+    """Raises OutOfOrder if rows are to begin without chunks that have them already, or that never have any."""
+    is_new = np.isin(arrays.bare, arrays.new_numbers) | np.isin(arrays.bare, arrays.reused)
+    if not is_new.all() or (len(arrays.bare) and not chunks):
+        raise OutOfOrder(
+            f"row numbers {arrays.bare[:5].tolist()} of {len(arrays.bare)} were announced to begin with all chunks "
+            f"pruned, {np.count_nonzero(~is_new)} of them neither new nor reused, and rows have {chunks} chunks; "
+            "expected rows of the announcement that begin, in chunks; give dispatcher and shard the same rows.chunks"
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from infra.base.kernels import kernel
 from ps.config import RowConfig
 from ps.mixing import GAMMA, MASK, mix, mix_reference
+from ps.utilities import all_live
 
 _CENTRE = 2 * 65535
 SUM_STD = math.sqrt((65536**2 - 1) / 3)
@@ -38,7 +39,9 @@ def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDAr
     """[value | state] of each key before its first training."""
     shape = config.shape()
     rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
-    rows_KT[:, shape.value :] = config.initial_accumulator
+    rows_KT[:, shape.value : shape.value + shape.optimizer_state] = config.initial_accumulator
+    if shape.chunks:
+        rows_KT[:, -1] = all_live(shape.chunks)
     _fill(np.uint64(seed & MASK), keys_K, shape.dim, config.init_std / SUM_STD, rows_KT)
     return rows_KT
 
@@ -52,4 +55,6 @@ def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
         h = mix_reference(origin + (c + 1) * GAMMA)
         total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
         values.append((total - _CENTRE) * (config.init_std / SUM_STD))
-    return values + [0.0] * int(shape.wide) + [config.initial_accumulator] * shape.state
+    state = [config.initial_accumulator] * shape.optimizer_state
+    utilities_and_mask = [0.0] * shape.chunks + [float(2**shape.chunks - 1)] if shape.chunks else []
+    return values + [0.0] * int(shape.wide) + state + utilities_and_mask

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ingest.keys import rare_keys
 from ingest.samples import Samples
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.config import DenseRule, RowConfig
+from ps.packed import Packing
 from serving.errors import NothingServed
 from serving.rows.table import RowTable
 from serving.snapshot_id import SnapshotId, snapshot_id_of
@@ -51,6 +53,11 @@ class ModelSpec:
     device: torch.device = CPU
     tables: tuple[str, ...] = ()
     """The table of each key of a sample; empty: rare keys have no row in common."""
+
+    @cached_property
+    def packing(self) -> Packing:
+        """How rows are packed in files."""
+        return Packing(self.rows)
 
     @property
     def dense_rule(self) -> DenseRule:

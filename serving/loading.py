@@ -9,7 +9,8 @@ All shards are read, however many there are; rows are found by key, and keep the
 
 Within a timeline, a copy that holds a checkpoint needs only the files of later checkpoints: the name of a file begins
 with the number of the checkpoint that it was written for, and it holds the state as of that checkpoint. Merged files
-also hold older rows, which are skipped by their last steps. Anything wrong raises CheckpointDamaged. Until 3 the copy
+also hold older rows, which are skipped by their last steps; if chunks of rows can be pruned, none is, since pruning
+changes rows and not their last steps. Anything wrong raises CheckpointDamaged. Until 3 the copy
 is unchanged; a failure after that leaves it without a snapshot, and the next load reads a whole checkpoint.
 
 Legend: K rows of a block, L floats of the dense vector.
@@ -29,7 +30,9 @@ from ps.checkpoints.files import RowFile, verify
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, manifest_name, read_manifest
 from ps.checkpoints.restore import deal_dense, dealt
 from ps.errors import CheckpointDamaged
+from ps.packed import PACKED
 from ps.protocol import FilePart
+from ps.utilities import count_live
 from serving.copies import ModelCopy, ModelSpec
 from serving.snapshot_id import SnapshotId, snapshot_id_of
 
@@ -64,15 +67,16 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
     """Brings a copy to a checkpoint, whatever it holds; returns what was read."""
     check_manifest(manifest, copy.spec)
     planned = plan(manifest, copy.snapshot)
-    for shard, file in planned.files:
-        check_file(storage, shard, file, copy.spec)
+    live = {file.name: check_file(storage, shard, file, copy.spec) for shard, file in planned.files}
     flat_L = read_dense(storage, manifest, copy)
     with copy.changing(), damaged(f"checkpoint {manifest.number}"):
         held = 0 if planned.since is None or copy.manifest is None else copy.manifest.rows
         copy.manifest = None
         if planned.since is None:
             copy.table = copy.spec.empty_table()
-        copy.table.reserve(manifest.rows)
+        chunks = sum(live.get(shard.files[0].name, 0) for shard in manifest.shards)  # later files change few of them
+        copy.table.reserve(manifest.rows, chunks)
+        copy.table.are_new_keys_bare = manifest.are_new_keys_bare is True
         is_read = np.zeros(manifest.rows, np.bool_)
         is_read[:held] = True
         for shard, file in planned.files:
@@ -143,8 +147,11 @@ def check_manifest(manifest: CheckpointManifest, spec: ModelSpec) -> None:
         )
 
 
-def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> None:
-    """Raises CheckpointDamaged unless a file is unchanged, with rows of the right shape and numbers in range."""
+def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> int:
+    """Raises CheckpointDamaged unless a file is unchanged, with rows of the right shape and numbers in range.
+
+    Returns how many chunks of its rows are live.
+    """
     with damaged(file.name):
         storage.check_plain(file.name)
         with RowFile(storage, file) as opened:
@@ -159,6 +166,7 @@ def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSp
                         f"{shard.rows}; go to another checkpoint"
                     )
                 last = int(numbers_K[-1])
+            return count_live(opened.masks)
 
 
 def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
@@ -173,6 +181,13 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
         "values": (dtype, (rows, shape.value)),
         "state": (dtype, (rows, shape.state)),
     }
+    if opened.widths != spec.packing.widths:
+        raise CheckpointDamaged(
+            f"its rows are packed as {opened.widths}; expected {spec.packing.widths}; serve with the settings of the "
+            "run"
+        )
+    if opened.widths is not None:  # how many floats these are depends on the masks
+        wanted |= {name: (dtype, opened.entries[name].shape[:1]) for name in PACKED}
     for name, (kind, size) in wanted.items():
         if (entries[name].dtype, entries[name].shape) != (kind, size):
             raise CheckpointDamaged(
@@ -217,19 +232,21 @@ def _apply(
 ) -> Iterator[NDArray[np.int64]]:
     """Puts the rows of a file into the table, without those that the copy already has; yields their numbers."""
     shards = len(planned.manifest.shards)
+    spec = copy.spec
     with RowFile(storage, file) as opened:
         opened.keep()
         for first in range(0, file.rows, BLOCK_ROWS):
             end = min(first + BLOCK_ROWS, file.rows)
             numbers_K = opened.read("numbers", first, end) * shards + shard.shard
             keys_K = opened.read("keys", first, end)
-            values_KW = opened.read("values", first, end)
-            if planned.since is not None:
+            masks_K = opened.masks[first:end]
+            values_KW = spec.packing.unpack(opened.read("values", first, end), masks_K, with_state=False)
+            if planned.since is not None and opened.widths is None:
                 last_steps_K = opened.read("versions", first, end)
                 # below 0: the row has its start value
                 is_new_K = (last_steps_K > planned.since.step) | (last_steps_K < 0)
                 numbers_K, keys_K, values_KW = numbers_K[is_new_K], keys_K[is_new_K], values_KW[is_new_K]
-            copy.table.put(numbers_K, keys_K, values_KW)
+            copy.table.put(numbers_K, keys_K, values_KW, masks_K)
             yield numbers_K
 
 

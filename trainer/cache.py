@@ -3,7 +3,7 @@
 The dispatcher knows which row is in which slot, what is evicted and what is outdated; the cache only moves numbers
 between slots and messages. It takes no part in autograd.
 
-Legend: C slots, K rows of one transfer, W columns of a value, S of its state, T = W + S.
+Legend: C slots, K rows of one transfer, W columns of a value, S of its state, T = W + S, P of a part.
 """
 
 from typing import Any
@@ -22,6 +22,7 @@ class RowCache:
     def __init__(self, slots: int, shape: RowShape, dtype: torch.dtype, device: torch.device) -> None:
         self.values_CW = torch.zeros(slots, shape.value, dtype=dtype, device=device)
         self.state_CS = torch.zeros(slots, shape.state, dtype=dtype, device=device)
+        self._part_state = shape.part - shape.value
         self._device = device
 
     def take_full(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
@@ -31,10 +32,21 @@ class RowCache:
         rows_KT: NDArray[Any] = torch.cat(pair, 1).cpu().numpy()
         return rows_KT
 
-    def take_values(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
-        """Values of the slots (of a split row: its partial gradient), as a fresh array."""
-        values_KW: NDArray[Any] = self.values_CW.index_select(0, self.index(slots_K)).cpu().numpy()
-        return values_KW
+    def take_parts(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
+        """Parts of split rows: gradients and, if rows can be pruned, uses and weight; a fresh array."""
+        index_K = self.index(slots_K)
+        parts = self.values_CW.index_select(0, index_K)
+        if self._part_state:
+            parts = torch.cat([parts, self.state_CS[:, : self._part_state].index_select(0, index_K)], 1)
+        part_KP: NDArray[Any] = parts.cpu().numpy()
+        return part_KP
+
+    def put_uses(self, index_K: Tensor, uses_K: Tensor, weight: float) -> None:
+        """Notes, beside the parts in these slots, how often the rows were used and what a use weighs; the state of a
+        split row is of no use to anyone.
+        """
+        self.state_CS[index_K, 0] = uses_K
+        self.state_CS[index_K, 1] = weight
 
     def put_full(self, slots_K: NDArray[np.int32], rows_KT: NDArray[Any]) -> None:
         """Writes [value | state] rows into the slots."""

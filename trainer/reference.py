@@ -4,10 +4,10 @@ It shares the models, start values and formulas with the workers and nothing of 
 messages, no flat weights): what n workers compute must equal this, and one worker must not be much slower.
 
 Legend: B samples, F keys per sample, N dense inputs, R known rows, U rows of a batch, K new rows, D embedding columns,
-W columns of a value, S of its state.
+W columns of a value, S of its state, J chunks of a row.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ps.bins import BINS
 from ps.config import RowConfig
 from ps.start import start_rows
+from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
 from trainer.models.registry import build_model
 from trainer.rows import RowOptimizer, float_type
@@ -66,6 +68,11 @@ class Numbering:
         """Whether a key has been seen and not forgotten."""
         return key in self._rows
 
+    def known(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """All keys that are known, and their rows."""
+        rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
+        return np.fromiter(self._rows, np.uint64, len(self._rows)), rows
+
     def row(self, key: int) -> int:
         """The row of a key that is known."""
         return self._rows[key]
@@ -95,6 +102,8 @@ class Reference:
         self._values_RW = torch.empty(0, rows.shape().value, dtype=self._dtype, device=self._device)
         self._state_RS = torch.empty(0, rows.shape().state, dtype=self._dtype, device=self._device)
         self._known = 0
+        self.weight = 1.0
+        """What a use of a row adds to the utilities of its chunks."""
 
     def step(
         self,
@@ -102,10 +111,17 @@ class Reference:
         dense_BN: NDArray[np.float32],
         labels_B: NDArray[np.float32],
         step: int = 0,
+        admit: Callable[[int], int] | None = None,
     ) -> NDArray[np.float32]:
-        """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``."""
+        """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``.
+
+        admit: says how many of so many new rows get chunks, the first ones; None: all.
+        """
         rows_BF, new_keys, new_rows = self.numbering.number(keys_BF, step)
         self._put(new_rows, new_keys)
+        if admit is not None:
+            bare_J = np.zeros((len(new_rows) - (chunked := admit(len(new_rows))), self._config.chunks), np.bool_)
+            self._reshape(new_rows[chunked:], bare_J, new_keys[chunked:])
         tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
         return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype))
 
@@ -118,7 +134,7 @@ class Reference:
         self._dense.zero_grad()
         torch.autograd.backward(loss)
         self._dense.step()
-        self._update_rows(rows_U, values_UW)
+        self._update_rows(rows_U, values_UW, positions_BF)
         logits: NDArray[np.float32] = logits_B.detach().to(torch.float32).cpu().numpy()
         return logits
 
@@ -131,6 +147,30 @@ class Reference:
         rows = self.numbering.forget(before, kept)
         self._values_RW[rows] = 0
         self._state_RS[rows] = 0
+        if self._config.chunks and self._config.optimizer == "adagrad":  # all chunks are pruned
+            self._state_RS[rows, : self._config.dim] = self._config.initial_accumulator
+
+    def survey(self) -> NDArray[np.int64]:
+        """Chunks by (whether they are live, chunk number, bin of the utility)."""
+        chunks = self._config.chunks
+        counts = np.zeros((2, chunks, BINS), np.int64)
+        _, _, bins_KJ, is_live_KJ = self._chunks()
+        for chunk in range(chunks):
+            for is_live in (False, True):
+                bins_K = bins_KJ[is_live_KJ[:, chunk] == is_live, chunk]
+                counts[int(is_live), chunk] = np.bincount(bins_K, minlength=BINS)
+        return counts
+
+    def prune(self, evict_below: Sequence[int], bring_from: Sequence[int], halvings: int = 0) -> None:
+        """Prunes live chunks in lower bins, brings pruned ones in higher bins back, and then halves utilities."""
+        keys_K, rows_K, bins_KJ, is_live_KJ = self._chunks()
+        stays_KJ = np.where(is_live_KJ, bins_KJ >= np.array(evict_below), bins_KJ >= np.array(bring_from))
+        is_changed_K = (stays_KJ != is_live_KJ).any(axis=1)
+        self._reshape(rows_K[is_changed_K], stays_KJ[is_changed_K], keys_K[is_changed_K])
+        first = self._config.shape().optimizer_state
+        utilities_RJ = self._state_RS[: self._known, first:-1]
+        utilities_RJ *= 2.0**-halvings
+        utilities_RJ[utilities_RJ < 2.0**LOWEST_EXPONENT] = 0
 
     def rows(self) -> NDArray[Any]:
         """[value | state] of every row, by row number."""
@@ -152,6 +192,37 @@ class Reference:
         self._values_RW[rows_K] = rows_KT[:, :width]
         self._state_RS[rows_K] = rows_KT[:, width:]
 
+    def _chunks(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """The keys and rows that are known; by chunk, the bin of the utility and whether it is live."""
+        keys_K, rows_K = self.numbering.known()
+        chunks = self._config.chunks
+        first = self._config.shape().optimizer_state
+        state_KS = self._state_RS[rows_K].cpu().numpy()
+        masks_K1 = state_KS[:, -1:].astype(np.int64)
+        is_live_KJ = (masks_K1 >> np.arange(chunks) & 1).astype(np.bool_)
+        return keys_K, rows_K, bins_reference(state_KS[:, first : first + chunks]), is_live_KJ
+
+    def _reshape(self, rows_K: NDArray[np.int64], is_live_KJ: NDArray[np.bool_], keys_K: NDArray[np.uint64]) -> None:
+        """Sets which chunks of rows are live. Those that were not begin anew; those that are not are zeros."""
+        shape = self._config.shape()
+        start_KT = start_rows(self._config, self._seed, keys_K)
+        old_KT = torch.cat([self._values_RW[rows_K], self._state_RS[rows_K]], 1).cpu().numpy()
+        was_live_KJ = (old_KT[:, -1:].astype(np.int64) >> np.arange(shape.chunks) & 1).astype(np.bool_)
+        width = shape.dim // shape.chunks
+        for chunk in range(shape.chunks):
+            columns = slice(chunk * width, (chunk + 1) * width)
+            states = slice(shape.value + columns.start, shape.value + columns.stop)
+            is_new_K = is_live_KJ[:, chunk] & ~was_live_KJ[:, chunk]
+            is_gone_K = ~is_live_KJ[:, chunk]
+            old_KT[is_new_K, columns] = start_KT[is_new_K, columns]
+            old_KT[is_gone_K, columns] = 0
+            if self._config.optimizer == "adagrad":
+                old_KT[is_new_K | is_gone_K, states] = self._config.initial_accumulator
+        old_KT[:, -1] = (is_live_KJ << np.arange(shape.chunks)).sum(axis=1)
+        rows_KT = torch.from_numpy(old_KT).to(self._device)
+        self._values_RW[rows_K] = rows_KT[:, : shape.value]
+        self._state_RS[rows_K] = rows_KT[:, shape.value :]
+
     def _forward(self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor) -> Tensor:
         values_BFW = functional.embedding(positions_BF, values_UW)
         if not self._config.wide:
@@ -159,11 +230,14 @@ class Reference:
         embeddings_BFD, wide_BF1 = torch.split(values_BFW, [self._config.dim, 1], dim=2)
         return self.model(embeddings_BFD, wide_BF1.squeeze(2), dense_BN)
 
-    def _update_rows(self, rows_U: Tensor, values_UW: Tensor) -> None:
+    def _update_rows(self, rows_U: Tensor, values_UW: Tensor, positions_BF: Tensor) -> None:
+        uses_U = None
+        if self._config.chunks:
+            uses_U = torch.bincount(positions_BF.view(-1), minlength=len(rows_U)).to(self._dtype)
         assert values_UW.grad is not None, "the rows took no part in the forward pass"
         new_UW = values_UW.detach()
         state_US = self._state_RS.index_select(0, rows_U)
-        self._sparse.update_(new_UW, state_US, values_UW.grad)
+        self._sparse.update_(new_UW, state_US, values_UW.grad, uses_U, self.weight)
         self._values_RW.index_copy_(0, rows_U, new_UW)
         self._state_RS.index_copy_(0, rows_U, state_US)
 

@@ -9,7 +9,7 @@ mean loss of the whole batch; with g the gradient of an embedding column:
 
 The wide column does the same with ``wide_rate`` and, in both Adagrads, a separate G (the last of the state).
 
-Legend: K rows, D embedding columns, W columns of a value, S of the state.
+Legend: K rows, D embedding columns, W columns of a value, S of the state, J chunks of a row.
 """
 
 import torch
@@ -19,17 +19,36 @@ from ps.config import RowConfig
 
 
 class RowOptimizer:
-    """Applies a run's sparse optimizer to rows copied from a cache or a table."""
+    """Applies a run's sparse optimizer to rows copied from a cache or a table.
+
+    If rows can be pruned, it also adds to the utilities of their chunks, and leaves pruned chunks as they are.
+    """
 
     def __init__(self, config: RowConfig, device: torch.device) -> None:
+        self._shape = config.shape()
+        self._is_weighed_by_gradient = config.utility == "gradient"
         rates = [config.rate] * config.dim + [config.wide_rate] * int(config.wide)
         self._name = config.optimizer
         self._dim = config.dim
         self._eps = config.eps
         self._rates_W = torch.tensor(rates, dtype=float_type(config), device=device)
 
-    def update_(self, values_KW: Tensor, state_KS: Tensor, gradients_KW: Tensor) -> None:
-        """Changes values and state in place by one gradient per row."""
+    def update_(
+        self,
+        values_KW: Tensor,
+        state_KS: Tensor,
+        gradients_KW: Tensor,
+        uses_K: Tensor | None = None,
+        weight: float = 0.0,
+    ) -> None:
+        """Changes values and state in place by one gradient per row.
+
+        uses_K, weight: how often each row was used and what a use adds to a utility, if rows can be pruned.
+        """
+        if self._shape.chunks:
+            assert uses_K is not None, "rows that can be pruned were updated without their uses"
+            gradients_KW = self._weigh_(state_KS, gradients_KW, uses_K, weight)
+            state_KS = state_KS[:, : self._shape.optimizer_state]
         scaled_KW = gradients_KW * self._rates_W
         if self._name == "sgd":
             values_KW.sub_(scaled_KW)
@@ -38,6 +57,20 @@ class RowOptimizer:
             values_KW.addcdiv_(scaled_KW, state_KS.sqrt().add_(self._eps), value=-1)
         else:
             self._rowwise_(values_KW, state_KS, gradients_KW, scaled_KW)
+
+    def _weigh_(self, state_KS: Tensor, gradients_KW: Tensor, uses_K: Tensor, weight: float) -> Tensor:
+        """Adds to the utilities; returns the gradients without those of pruned chunks."""
+        chunks = self._shape.chunks
+        first = self._shape.optimizer_state
+        gradients_KJc = gradients_KW[:, : self._dim].reshape(len(gradients_KW), chunks, -1)
+        used_KJ = uses_K.unsqueeze(1).expand(-1, chunks)
+        if self._is_weighed_by_gradient:
+            used_KJ = used_KJ * gradients_KJc.square().sum(2).sqrt()
+        state_KS[:, first : first + chunks] += used_KJ * weight
+        masks_K1 = state_KS[:, -1:].to(torch.int64)
+        is_live_KJ = masks_K1.bitwise_right_shift(torch.arange(chunks, device=masks_K1.device)).bitwise_and(1)
+        live_KD = (gradients_KJc * is_live_KJ.unsqueeze(2)).flatten(1)
+        return torch.cat([live_KD, gradients_KW[:, self._dim :]], 1)
 
     def _rowwise_(self, values_KW: Tensor, state_KS: Tensor, gradients_KW: Tensor, scaled_KW: Tensor) -> None:
         dim = self._dim

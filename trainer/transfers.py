@@ -100,5 +100,5 @@ class Transfers:
     def _push(self, step: int, phase: int, owned: slice, parts: slice, work: OrderArrays) -> int:
         """Pushes some of the rows to push; returns the bytes."""
         owned_KT = self._cache.take_full(work.owned_slots[owned])
-        part_KW = self._cache.take_values(work.part_slots[parts])
-        return self._client.push(step, phase, work.owned_rows[owned], owned_KT, work.part_rows[parts], part_KW)
+        part_KP = self._cache.take_parts(work.part_slots[parts])
+        return self._client.push(step, phase, work.owned_rows[owned], owned_KT, work.part_rows[parts], part_KP)

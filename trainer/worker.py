@@ -66,6 +66,8 @@ class Gathered:
     values_UW: Tensor
     embeddings_UD: Tensor
     wide_U1: Tensor | None
+    uses_U: Tensor | None = None
+    """How often the samples use each row, if rows can be pruned."""
 
     def gradients_UW(self) -> Tensor:  # noqa: N802 (shape letters)
         assert self.embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
@@ -269,6 +271,9 @@ class Worker:
 
     def _forward(self, order: Order, work: OrderArrays, gathered: Gathered) -> Tensor:
         positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
+        if self._shape.chunks:
+            rows = len(gathered.slots_U)
+            gathered.uses_U = torch.bincount(positions_bF.view(-1), minlength=rows).to(self._dtype)
         # a copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere
         dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
         wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
@@ -286,7 +291,7 @@ class Worker:
         summed_RW = gradients_UW[ordinary:].contiguous()
         finish = self._start_row_sum(order, summed_RW)
         watch.lap("reduce")
-        self._update_ordinary(gathered, gradients_UW, order.alone, ordinary)
+        self._update_ordinary(order, gathered, gradients_UW[:ordinary])
         watch.lap("rows")
         if order.replicated:
             finish()
@@ -294,14 +299,19 @@ class Worker:
             self._update_replicas(gathered.slots_U[ordinary:], gathered.values_UW[ordinary:], summed_RW)
             watch.lap("rows")
 
-    def _update_ordinary(self, gathered: Gathered, gradients_UW: Tensor, alone: int, ordinary: int) -> None:
-        slots_U = gathered.slots_U[:ordinary]
-        values_UW = gathered.values_UW[:ordinary]
+    def _update_ordinary(self, order: Order, gathered: Gathered, gradients_UW: Tensor) -> None:
+        alone = order.alone
+        slots_U = gathered.slots_U[: len(gradients_UW)]
+        values_UW = gathered.values_UW[: len(gradients_UW)]
+        uses_U = gathered.uses_U
+        uses_A = None if uses_U is None else uses_U[:alone]
         state_AS = self.cache.state_CS.index_select(0, slots_U[:alone])
-        self._optimizer.update_(values_UW[:alone], state_AS, gradients_UW[:alone])
-        values_UW[alone:] = gradients_UW[alone:ordinary]
+        self._optimizer.update_(values_UW[:alone], state_AS, gradients_UW[:alone], uses_A, order.weight)
+        values_UW[alone:] = gradients_UW[alone:]
         self.cache.values_CW.index_copy_(0, slots_U, values_UW)
         self.cache.state_CS.index_copy_(0, slots_U[:alone], state_AS)
+        if uses_U is not None:
+            self.cache.put_uses(slots_U[alone:], uses_U[alone : len(gradients_UW)], order.weight)
 
     def _update_replicas(self, slots_R: Tensor, values_RW: Tensor, summed_RW: Tensor) -> None:
         state_RS = self.cache.state_CS.index_select(0, slots_R)

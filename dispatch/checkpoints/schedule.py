@@ -84,6 +84,11 @@ class Checkpointing:
     def is_underway(self) -> bool:
         return not self._book.is_idle
 
+    @property
+    def underway_seconds(self) -> float:
+        """How long the checkpoint under way has taken so far; 0 if there is none."""
+        return self._book.underway_seconds
+
     def may_begin(self, step: int) -> bool:
         """Whether a checkpoint can be begun after a step, and would contain anything new."""
         return self.are_taken and self._book.is_idle and step > self._last_step

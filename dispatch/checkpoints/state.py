@@ -25,6 +25,7 @@ from dispatch.placement.arrays import I64, U64
 from dispatch.placement.capacity.link_costs import LinkState
 from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.placement.rows.expiry import StepTime
+from dispatch.placement.rows.pruning import PrunerState
 from dispatch.progress.accounts import AccountsState
 from dispatch.progress.times import DecisionTimesState
 from infra.base.errors import NotStored
@@ -57,6 +58,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """Samples' keys that were rare."""
     expiry: tuple[StepTime, ...] = ()
     """How far event time had come at earlier steps, if keys are forgotten by it."""
+    pruning: PrunerState | None = None
+    """What rounds of pruning depend on, if rows can be pruned."""
+    are_new_keys_bare: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether a new key would begin with all chunks pruned, if rows have any."""
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped."""

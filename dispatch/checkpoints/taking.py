@@ -150,6 +150,11 @@ class CheckpointBook:
         return self._underway is None
 
     @property
+    def underway_seconds(self) -> float:
+        """Time since the checkpoint under way began; 0 if there is none."""
+        return 0.0 if self._underway is None else time.monotonic() - self._underway.began
+
+    @property
     def next_number(self) -> int:
         """The next number, above that of every checkpoint before, taken or failed."""
         return self._last + 1
@@ -304,6 +309,7 @@ class CheckpointBook:
             timeline=checkpoint.timeline,
             verdict=judged.verdict,
             figures=judged.figures,
+            are_new_keys_bare=checkpoint.decided.are_new_keys_bare,
         )
         if manifest.rows != checkpoint.decided.rows:
             raise CheckpointDamaged(

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from dispatch.placement.arrays import I32, I64
+from dispatch.placement.rows.pruning import PruneRound
 from ingest.batches.manifest import Manifest
 from ingest.streams.position import Position
 
@@ -80,6 +81,10 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
     """Keys that were last used before this step were forgotten first; 0: none were."""
     admitted: bytes | None = None
     """Which of its unknown keys got rows, in order, a bit each; the others were rare. None: all got one."""
+    chunked: int | None = None
+    """How many of its new rows got chunks, the first ones; None: all."""
+    pruned: PruneRound | None = None
+    """How chunks were pruned just before it; None: they were not."""
 
     @property
     def step(self) -> int:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, ShardRefused
 from dispatch.job import DispatchJob
@@ -41,8 +43,9 @@ class ShardConnections:
 
     def open(
         self, generation: int, step: int, workers: int, restore: int, rows: int, while_waiting: Callable[[], None]
-    ) -> tuple[str, ...]:
-        """Starts a generation on every shard, with the model of a checkpoint; returns their endpoints, by number.
+    ) -> NDArray[np.uint8]:
+        """Starts a generation on every shard, with the model of a checkpoint; returns the masks of its rows, if rows
+        can be pruned.
 
         rows: the number that all shards together must hold then; while_waiting: called now and then while waiting for
         an answer, may raise. Raises CheckpointUnusable if that checkpoint is damaged, CheckpointUnreadable if a shard
@@ -59,18 +62,23 @@ class ShardConnections:
                 while_waiting=while_waiting,
             )
         try:
-            found = sum(self._shards.open(generation, step, workers, restore))
+            opened = self._shards.open(generation, step, workers, restore)
         except ShardRefused as error:
             if restore > EMPTY_MODEL and error.error == StorageError.__name__:
                 raise CheckpointUnreadable(f"checkpoint {restore} cannot be read: {error}", restore) from error
             if restore > EMPTY_MODEL and error.error == CheckpointDamaged.__name__:
                 raise CheckpointUnusable(f"checkpoint {restore} cannot be used: {error}") from error
             raise
-        if found != rows:
+        if (found := sum(opened.rows)) != rows:
             raise ShardRefused(
                 f"the shards hold {found} rows, and the dispatcher knows {rows}; expected as many; restore the run's "
                 "folder from a copy"
             )
+        return opened.masks_R
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Endpoints of the shards in use, by number."""
         return tuple(provider.endpoint for provider in self._providers.in_use)
 
     def close(self) -> None:

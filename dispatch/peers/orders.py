@@ -17,10 +17,13 @@ Orders = dict[int, tuple[Order, OrderArrays]]
 """Orders by number of the member, for those that have something to do."""
 
 
-def training_orders(at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves) -> Orders:
-    """Every member's part of a training step; at: run, generation and step."""
+def training_orders(
+    at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves, weight: float = 0.0
+) -> Orders:
+    """Every member's part of a training step; at: run, generation and step; weight: of a use, see Order."""
     sharing = sum(plan.use is not None and plan.use.samples.size > 0 for plan in plans)
-    return {number: _training(at, number, plan, samples, dense, sharing) for number, plan in _ordered(plans, dense)}
+    common = {**at, "sharing": sharing, "weight": weight}
+    return {number: _training(common, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}
 
 
 def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:
@@ -40,17 +43,16 @@ def _ordered(plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Iterator[tuple
 
 
 def _training(
-    at: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves, sharing: int
+    common: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves
 ) -> tuple[Order, OrderArrays]:
     assert plan.use is not None
     mine = plan.use.samples
     header = Order(
-        **at,
+        **common,
         phase=TRAIN,
         samples=mine.size,
         batch=len(samples.labels_B),
         alone=plan.use.alone,
-        sharing=sharing,
         replicated=plan.replicated,
         early=_early(plan),
         gives_dense=number == dense.giver,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -13,6 +13,7 @@ from dispatch.dense import NO_MOVES, DenseMoves
 from dispatch.errors import ShardDisagrees, ShardRefused, ShardSilent
 from dispatch.placement.rows.index import BatchRows
 from dispatch.placement.rows.plan import RoundPlan, ShardPlan
+from dispatch.placement.rows.pruning import PruneRound
 from infra.base.faults import reach
 from infra.base.wire import NO_ARRAYS, NO_I64, NO_U64, Arrays, Codec, Curve, Header, Refused, connected, receive, send
 from ps.errors import Disagreement
@@ -26,19 +27,44 @@ from ps.protocol import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointSaved,
+    ChunksCounted,
     Count,
+    CountChunks,
     Digest,
     Digested,
     Ledger,
     LedgerArrays,
     Open,
     Opened,
+    Prune,
+    Pruned,
     Round,
     Terms,
 )
 
 WAIT_MILLISECONDS = 100
 """How long to wait for an answer before checking whether everyone is still there."""
+
+
+class OpenedRows(NamedTuple):
+    """What shards hold when a generation begins."""
+
+    rows: list[int]
+    """Rows of each shard."""
+    masks_R: NDArray[np.uint8]
+    """Masks of all rows, by row number, if the shards went back to a checkpoint and rows can be pruned."""
+
+
+class PrunedRows(NamedTuple):
+    """What a round of pruning did on all shards."""
+
+    rows: NDArray[np.int64]
+    """Rows of which a chunk was pruned or came back."""
+    masks: NDArray[np.uint8]
+    """Their masks now."""
+    pruned: int
+    """Chunks pruned."""
+    brought_back: int
 
 
 class Shards:
@@ -66,15 +92,20 @@ class Shards:
         identity = f"dispatcher/{uuid4().hex}".encode()  # shards take announcements only from who opened the generation
         self._sockets = [connected(context, endpoint, curve, {zmq.ROUTING_ID: identity}) for endpoint in endpoints]
 
-    def open(self, generation: int, step: int, workers: int, restore: int = GO_ON) -> list[int]:
+    def open(self, generation: int, step: int, workers: int, restore: int = GO_ON) -> OpenedRows:
         """Every shard refuses older generations once this returns, and holds the model of the checkpoint to go back to.
 
-        Returns how many rows each has. Raises ShardRefused if one has other settings, or cannot go back.
+        Raises ShardRefused if one has other settings, or cannot go back.
         """
         common: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         terms = [Terms(shard, len(self._sockets), self._settings) for shard in range(len(self._sockets))]
         opens = [Open(**common, workers=workers, terms=its_terms, restore=restore) for its_terms in terms]
-        return [header.rows for header, _ in self._answers_to(opens, Opened)]
+        answers = self._answers_to(opens, Opened)
+        masks_R = np.empty(sum(arrays.masks.size for _, arrays in answers), np.uint8)
+        for shard, (_, arrays) in enumerate(answers):
+            if arrays.masks.size:
+                masks_R[shard :: len(answers)] = arrays.masks
+        return OpenedRows([header.rows for header, _ in answers], masks_R)
 
     def announce_step(
         self,
@@ -84,16 +115,19 @@ class Shards:
         rows: BatchRows,
         dense: DenseMoves = NO_MOVES,
         forgotten: NDArray[np.int64] = NO_I64,
+        bare: NDArray[np.int64] = NO_I64,
     ) -> None:
         """Announces to every shard what the step will do there, round after round.
 
-        rows: of its batch; forgotten: rows whose keys are forgotten before.
+        rows: of its batch; forgotten: rows whose keys are forgotten before; bare: new rows that get no chunks.
         """
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         for number in range(len(self._sockets)):
             early = plan.early_shards[number]
             late = plan.shards[number]
             made = _with_keys(_announced(early), rows, forgotten, number, len(self._sockets))
+            if bare.size:
+                made = made._replace(bare=bare[bare % len(self._sockets) == number] // len(self._sockets))
             self._send(number, Announce(**at, phase=EARLY, pushers=list(early.pushers)), made)
             self._send(number, _late(at, TRAIN, late, dense), _announced(late))
             if (evicted := plan.evict_shards[number]).pushers:
@@ -114,6 +148,29 @@ class Shards:
             self._send(
                 number, CheckpointCommitted(run=self._run, generation=generation, step=step, checkpoint=checkpoint)
             )
+
+    def survey(self, generation: int, step: int) -> NDArray[np.int64]:
+        """How many chunks there are by (whether they are live, chunk number, bin of the utility), flat."""
+        asked = CountChunks(run=self._run, generation=generation, step=step)
+        answers = self._answers_to([asked] * len(self._sockets), ChunksCounted)
+        total: NDArray[np.int64] = np.sum([arrays.counts for _, arrays in answers], axis=0)
+        return total
+
+    def prune(self, generation: int, step: int, done: PruneRound) -> PrunedRows:
+        """Has every shard prune chunks and bring others back."""
+        at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
+        asked = Prune(
+            **at, evict_below=list(done.evict_below), bring_from=list(done.bring_from), halvings=done.halvings
+        )
+        shards = len(self._sockets)
+        answers = self._answers_to([asked] * shards, Pruned)
+        rows = [arrays.numbers * shards + shard for shard, (_, arrays) in enumerate(answers)]
+        return PrunedRows(
+            rows=np.concatenate(rows),
+            masks=np.concatenate([arrays.masks for _, arrays in answers]),
+            pruned=sum(header.pruned for header, _ in answers),
+            brought_back=sum(header.brought_back for header, _ in answers),
+        )
 
     def digest(self, generation: int) -> str:
         """32 hex digits of key, value, state and last step of every row: equal for equal models."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I32, I64, U64
+from dispatch.placement.arrays import F64, I32, I64, U8, U64
 from dispatch.placement.assign.choices import Backend
 from dispatch.placement.assign.situation import Assignment, Policy, Situation
 from dispatch.placement.assign.worth import Worth, weigh
@@ -30,6 +30,7 @@ from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.hot import Profile
 from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
+from dispatch.placement.rows.pruning import Pruner, PruneTerms
 from infra.base.errors import ConfigError
 
 RECENT_STEPS = 8
@@ -65,6 +66,10 @@ class Decision:
     """Numbers of the rows that these keys had, ascending."""
     admitted: bytes | None = None
     """Which of its unknown keys got rows, see Admission.admit; None: all."""
+    chunked: int | None = None
+    """How many of its new rows got chunks, the first ones; None: all."""
+    bare: I64 = field(default_factory=lambda: NO_ROWS)
+    """Numbers of the new rows that got none."""
     cpu_seconds: float = 0.0
     """Processor seconds of the deciding thread."""
     worth: Worth | None = None
@@ -84,15 +89,20 @@ class Decider:
         elastic: ElasticTerms = BY_MODEL,
         value_share: float = 1.0,
         admission: Admission | None = None,
+        pruner: Pruner | None = None,
+        sizes: F64 | None = None,
     ) -> None:
         """needs: of the policy; the directory must have been created for them, too. value_share: see Situation.
 
-        admission: which keys get rows; None: all.
+        admission: which keys get rows; None: all. pruner: which new rows get chunks. sizes: bytes of a row, with its
+        state, by its mask over those of a whole one; None: all rows are whole.
         """
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
         self._admission = admission
+        self._pruner = pruner or Pruner(PruneTerms())
         self._directory = directory
+        self._directory.use_sizes(sizes)
         self._policy = policy
         self.alpha = needs.alpha
         """Share of exact solving in the next decisions; may be set between two."""
@@ -132,6 +142,7 @@ class Decider:
         forgotten = self._forget(forget_before)
         keys_BF, admitted = self._admit(step, keys_BF)
         rows = self._index.resolve(keys_BF)
+        chunked, bare = self._give_chunks(rows)
         hot = self._choose_hot_set(rows)
         # the least of the latest steps, so that one slow step does not make decisions worse
         left = None if budget_seconds is None else budget_seconds - min(self._other_seconds, default=0.0)
@@ -164,6 +175,8 @@ class Decider:
             forget_before=forget_before,
             forgotten=forgotten,
             admitted=admitted,
+            chunked=chunked,
+            bare=bare,
             cpu_seconds=cpu_seconds,
             worth=self._compare(assigned),
         )
@@ -183,9 +196,10 @@ class Decider:
         hot: I64 | None = None,
         forget_before: int = 0,
         admitted: bytes | None = None,
+        chunked: int | None = None,
     ) -> Decision:
-        """Repeats an earlier decision: this assignment, its sole worker, the keys that it forgot and admitted and, if
-        given, this hot set.
+        """Repeats an earlier decision: this assignment, its sole worker, the keys that it forgot and admitted, how many
+        new rows got chunks and, if given, this hot set.
         """
         began = perf_counter()
         forgotten = self._forget(forget_before)
@@ -193,6 +207,7 @@ class Decider:
             assert self._admission is not None, "a step that admitted keys is repeated without a key for rare ones"
             keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), admitted)
         rows = self._index.resolve(keys_BF)
+        _, bare = self._give_chunks(rows, _new_rows(rows).size if chunked is None else chunked)
         if hot is not None:
             self._directory.replicate(hot)
         plan = self._directory.plan(step, rows, worker_B)
@@ -206,7 +221,20 @@ class Decider:
             forget_before=forget_before,
             forgotten=forgotten,
             admitted=admitted,
+            chunked=chunked,
+            bare=bare,
         )
+
+    def reshape(self, rows: I64, masks: U8) -> None:
+        """Has copies of these rows pulled again before they are used, since chunks of them were pruned or came back.
+
+        masks: which of their chunks are live now.
+        """
+        self._directory.reshape(rows, masks)
+
+    def drop_copies(self) -> None:
+        """Has copies of all rows pulled again before they are used."""
+        self._directory.drop_copies()
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Records what a worker measured in a step; only elastic capacities depend on it."""
@@ -245,8 +273,10 @@ class Decider:
         """Forgets the keys that were last used before a step; returns the numbers of their rows."""
         if not before:
             return NO_ROWS
-        forgotten = self._directory.forget(self._index.keys, before)
+        forgotten, live = self._directory.forget(self._index.keys, before)
         self._index.forget(forgotten)
+        if self._pruner.terms.chunks:
+            self._pruner.forget(live)
         if self._profile is not None:
             self._profile.forget(forgotten)
         return forgotten
@@ -257,6 +287,16 @@ class Decider:
             return keys_BF, None
         return self._admission.admit(step, keys_BF, self._index.knows(keys_BF))
 
+    def _give_chunks(self, rows: BatchRows, chunked: int | None = None) -> tuple[int | None, I64]:
+        """How many of a batch's new rows get chunks, None if all do; and those that get none. chunked: as recorded."""
+        new = _new_rows(rows)
+        count = self._pruner.admit(new.size, chunked)
+        if self._pruner.terms.chunks:
+            masks = np.zeros(new.size, np.uint8)
+            masks[:count] = self._pruner.terms.full_mask
+            self._directory.set_masks(new, masks)
+        return (None, NO_ROWS) if count == new.size else (count, new[count:])
+
     def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
         hot = self._profile.count_batch(rows) if self._profile is not None else None
         if hot is not None:
@@ -266,7 +306,7 @@ class Decider:
     def _capacities(self, step: int, rows: BatchRows, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:
             return equal_capacities(samples, self._directory.workers), None
-        self._elastic.watch(step, rows.rows_U)
+        self._elastic.watch(step, rows.rows_U, self._directory.sizes(rows.rows_U))
         change = self._elastic.choose_members(samples, fields, step)
         return self._elastic.capacities(samples, fields), change
 
@@ -295,6 +335,7 @@ class Decider:
             self._row_cost_n,
             capacity_n,
             value_share=self._value_share,
+            size_U=self._directory.sizes(rows.rows_U),
             alpha=self.alpha,
             budget_seconds=budget_seconds,
         )
@@ -302,6 +343,11 @@ class Decider:
         assignment = self._policy.assign(situation)
         seconds = perf_counter() - began
         return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B), seconds, situation)
+
+
+def _new_rows(rows: BatchRows) -> I64:
+    """The rows that new keys got, in order of first use: numbers of forgotten keys are assigned first."""
+    return np.concatenate((rows.reused, rows.first_new + np.arange(rows.new_keys.size)))
 
 
 class Assigned(NamedTuple):
@@ -314,8 +360,10 @@ class Assigned(NamedTuple):
     """The situation that the policy was given; None: it was not asked."""
 
 
-def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
+def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -> None:
     """Makes a few decisions on synthetic keys, so that no real one waits for kernels to be compiled.
+
+    chunks: of a row, as in PruneTerms.
 
     It covers rows that samples have in common and that nobody holds at first, the policy's full alpha, less, and none,
     and a comparison with Heu: each has different kernels.
@@ -326,13 +374,25 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu") -> None:
     index = Index.restore(np.arange(4, dtype=np.uint64))
     admission = Admission(AdmissionTerms(after=2, filter_bytes=1024), np.arange(2, dtype=np.uint64))
     built = spec.build(seed, backend)
-    decider = Decider(index, directory, built, spec.needs, np.array([1.0, 2.0]), admission=admission)
+    decider = Decider(
+        index=index,
+        directory=directory,
+        policy=built,
+        needs=spec.needs,
+        row_cost_n=np.array([1.0, 2.0]),
+        admission=admission,
+        pruner=Pruner(PruneTerms(chunks)),
+        sizes=np.ones(1 << chunks) if chunks else None,
+    )
     decider.compares = True
     for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
         decider.alpha = share * spec.needs.alpha
         keys_BF = (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2)
         decider.decide(step, keys_BF, forget_before=max(0, step - 3))
     decider.flush()
+    if chunks:
+        decider.reshape(np.arange(2), np.zeros(2, np.uint8))
+        decider.drop_copies()
 
 
 def check_row_costs(row_cost_n: F64, workers: int) -> None:

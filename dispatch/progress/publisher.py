@@ -58,6 +58,8 @@ class StatusPublisher:
             "auc": quality.auc,
             "calibration": quality.calibration,
             "keys": status.keys.known,
+            "chunks_live": status.chunks.live,
+            "rows_bytes": status.keys.shard_bytes,
         }
         for name, value in gauges.items():
             if value is not None:
@@ -67,6 +69,8 @@ class StatusPublisher:
         meter.total("not_finite", quality.not_finite)
         meter.total("keys_forgotten", status.keys.forgotten)
         meter.total("keys_rare", status.keys.rare)
+        meter.total("chunks_pruned", status.chunks.pruned)
+        meter.total("chunks_brought_back", status.chunks.brought_back)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

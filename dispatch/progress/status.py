@@ -110,6 +110,24 @@ class KeyCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Keys forgotten so far because no sample had them for long."""
     rare: int = 0
     """Samples' keys so far that had no row, and used the one that rare keys of their field share."""
+    shard_bytes: int = 0
+    """Bytes of the rows on all shards, by the formula of docs/memory.md."""
+
+
+class ChunkCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many chunks of rows are live, if rows can be pruned."""
+
+    per_row: int = 0
+    """Chunks of a row; 0: rows are whole."""
+    live: int = 0
+    budget: int = 0
+    """Most live chunks; 0: no limit."""
+    bytes: int = 0
+    """Bytes of a live chunk on its shard."""
+    pruned: int = 0
+    """Chunks pruned so far."""
+    brought_back: int = 0
+    """Pruned chunks that came back so far."""
 
 
 class FieldsStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +224,7 @@ class Status(Condition, frozen=True, kw_only=True):
     events: EventCounts = EventCounts()
     fields: FieldsStatus = NO_FIELDS
     keys: KeyCounts = KeyCounts()
+    chunks: ChunkCounts = ChunkCounts()
     decisions: DecisionStatus = DecisionStatus()
     workers: tuple[WorkerStatus, ...] = ()
     served: ServedStatus = ServedStatus()

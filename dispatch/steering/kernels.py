@@ -16,11 +16,15 @@ from infra.base.kernels import compile_ahead
 class PolicyKernels:
     """Compiles the kernels of every requested policy once, on a separate thread."""
 
-    def __init__(self, seed: int, backend: Backend, is_stopped: Callable[[], bool]) -> None:
-        """is_stopped: returns whether the dispatcher is to stop, in which case nothing more is compiled."""
+    def __init__(self, seed: int, backend: Backend, is_stopped: Callable[[], bool], chunks: int = 0) -> None:
+        """is_stopped: returns whether the dispatcher is to stop, in which case nothing more is compiled.
+
+        chunks: of a row, as in PruneTerms.
+        """
         self._seed = seed
         self._backend = backend
         self._is_stopped = is_stopped
+        self._chunks = chunks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kernels")
         self._compiled: dict[str, Future[bool]] = {}
 
@@ -38,6 +42,6 @@ class PolicyKernels:
 
     def _start(self, policy: str) -> Future[bool]:
         if policy not in self._compiled:
-            decide = partial(warm_up, policy, self._seed, self._backend)
+            decide = partial(warm_up, policy, self._seed, self._backend, self._chunks)
             self._compiled[policy] = self._thread.submit(compile_ahead, decide, ["dispatch"], self._is_stopped)
         return self._compiled[policy]

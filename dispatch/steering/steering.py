@@ -52,7 +52,7 @@ class Steering:
         self.backend = choose_backend(job.dispatch.opt_backend, job.stream.batch, job.dispatch.workers)
         """Where exact assignment runs."""
         self._configured: AlphaMode = job.dispatch.alpha or ("auto" if has_gpu() else "fixed")
-        self.kernels = PolicyKernels(job.seed, self.backend, is_stopped)
+        self.kernels = PolicyKernels(job.seed, self.backend, is_stopped, job.rows.chunks)
         self._use(job.dispatch.policy)
 
     @property

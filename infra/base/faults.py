@@ -76,6 +76,7 @@ SEAMS = {
     "batch_formed": Seam(DISPATCHER, "a step is decided and not in the journal"),
     "journalled": Seam(DISPATCHER, "a step is in the journal and not announced"),
     "announced_one_shard": Seam(DISPATCHER, "one shard knows of a round, and not yet the next"),
+    "pruned": Seam(DISPATCHER, "chunks of rows are pruned, and neither a checkpoint nor the journal knows"),
     "ordered": Seam(DISPATCHER, "the workers have their orders"),
     "checkpoint_half_done": Seam(DISPATCHER, "a shard has saved its part of a checkpoint, and not yet all"),
     "before_manifest": Seam(DISPATCHER, "all files of a checkpoint are durable, and its manifest is not written"),

@@ -3,6 +3,7 @@
 import socket
 
 from dispatch.dense import check_reduce, needs_ring
+from dispatch.job import check_replicas, prune_terms
 from dispatch.placement.capacity.room import check_room
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.protocol import unencrypted
@@ -19,6 +20,9 @@ def check_start(settings: Settings) -> None:
     settings.dispatch.check_parking()
     check_caches(settings)
     settings.memory.check_expiry(settings.dispatch.lookahead)
+    prune_terms(settings.rows, settings.memory, settings.stream.batch, schema.fields)
+    policy = settings.dispatch.policy
+    check_replicas(settings.rows, policy, has_hot_set=parse_spec(policy).needs.hot_share > 0)
     check_ports(settings)
     check_endpoints(settings)
     check_host("telemetry.metrics_host", settings.telemetry.metrics_host)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.status import KeyCounts, ServedStatus, Status, Summary, WorkerStatus
+from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
 
@@ -187,7 +187,7 @@ def _facts(status: Status, width: int) -> RenderableType:
     if status.events.skipped:
         facts.append(f"{number(status.events.skipped)} events skipped")
     if status.keys.known:
-        facts.append(_keys(status.keys))
+        facts.extend(_rows(status))
     lines = Text()
     if status.quality.not_finite:
         lines.append(f"{_diverged(status)}\n", style="bold red")
@@ -202,10 +202,17 @@ def _facts(status: Status, width: int) -> RenderableType:
     return Align.left(lines.append(_wrapped(facts, width), style="dim"))
 
 
-def _keys(keys: KeyCounts) -> str:
-    """How many keys have rows, and what became of others."""
+def _rows(status: Status) -> list[str]:
+    """How many keys have rows, what became of others, and how many chunks of the rows are live."""
+    keys = status.keys
+    chunks = status.chunks
     others = {"forgotten": keys.forgotten, "times rare": keys.rare}
-    return ", ".join((f"{number(keys.known)} keys", *(f"{number(n)} {what}" for what, n in others.items() if n)))
+    known = ", ".join((f"{number(keys.known)} keys", *(f"{number(n)} {what}" for what, n in others.items() if n)))
+    if not chunks.per_row:
+        return [known]
+    share = percent(chunks.live / max(1, chunks.per_row * keys.known))
+    room = f", room for {number(chunks.budget)}" if chunks.budget else ""
+    return [known, f"{number(chunks.live)} chunks live ({share}{room})"]
 
 
 def _wrapped(facts: Sequence[str], width: int) -> str:
@@ -473,7 +480,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
             "left",
             f"{count(status.events.lag, 'event')} in the topic, {count(status.events.dead_letters, 'dead letter')}",
         ),
-        ("rows", _keys(status.keys)),
+        ("rows", ", ".join(_rows(status))),
         ("policy", _decided(status)),
     ]
     if summary.dense_weights:

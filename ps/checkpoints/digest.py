@@ -4,7 +4,7 @@ Each row has a hash of 128 bits, of its number in the run, its key, its last ste
 The digest is the sum of the hashes, in two halves modulo 2^64 each: every shard sums its own rows, and the sums are
 added.
 
-Legend: K rows of a chunk, B words of a row.
+Legend: K rows at a time, B words of a row.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,11 @@ import numpy as np
 
 from infra.base.kernels import kernel
 from ps.mixing import GAMMA, mix, mix_reference
-from ps.store import Store
+from ps.store import RowStore
 
 _MASK = (1 << 64) - 1
+HASHED_ROWS = 4096
+"""Rows hashed at a time: few enough that copies of them stay in the processor's cache."""
 FACTOR = 0xD6E8FEB86659FD93
 """An odd factor, so that multiplication by it is invertible."""
 
@@ -62,16 +64,15 @@ def word_of(row_bytes: int) -> type[np.unsignedinteger[Any]]:
     return np.uint32 if row_bytes % 8 else np.uint64
 
 
-def digest_store(store: Store, shard: int, shards: int) -> str:
+def digest_store(store: RowStore, shard: int, shards: int) -> str:
     """The digest of the rows of one shard, as 32 hex digits."""
     totals_2 = np.zeros(2, np.uint64)
-    chunk_rows = store.rows.chunk_rows
-    word = word_of(store.shape.total * store.rows.dtype.itemsize)
-    for chunk in range(-(-len(store) // chunk_rows)):
-        first = chunk * chunk_rows
-        end = min((chunk + 1) * chunk_rows, len(store))
-        numbers = np.arange(first, end)
-        words = store.rows.chunk(chunk)[: end - first].view(word)
+    word = word_of(store.shape.total * store.dtype.itemsize)
+    for first in range(0, len(store), HASHED_ROWS):
+        numbers = np.arange(first, min(first + HASHED_ROWS, len(store)))
+        rows_KT = np.empty((len(numbers), store.shape.total), store.dtype)
+        store.gather(numbers, rows_KT)
+        words = rows_KT.view(word)
         _sum(first * shards + shard, shards, store.keys(numbers), store.steps(numbers), words, totals_2)
     return _hex(totals_2.tolist())
 

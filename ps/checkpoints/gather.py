@@ -3,9 +3,10 @@
 Which rows belong to a checkpoint, and the key and the last step of each, is determined at once when its round has been
 applied: they are 8 bytes each, and chunks without a later step are skipped. The rows themselves are copied in slices;
 ``keep`` copies those that are about to change. The copy therefore holds the state after that one round, whatever
-happens meanwhile.
+happens meanwhile. Rows of which chunks can be pruned are copied as files have them, packed: a copy takes the memory of
+their live chunks.
 
-Legend: K rows of the checkpoint, W columns of a value, S of state, C chunks of the store.
+Legend: K rows of the checkpoint, W columns of a value, S of state, T of both, C chunks of the store, L packed floats.
 """
 
 from typing import Any, NamedTuple
@@ -14,14 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.kernels import kernel
+from infra.base.wire import NO_I64
 from ps.checkpoints.files import Columns
 from ps.chunks import chunk_at
-from ps.store import Store
+from ps.packed import PackedWidths
+from ps.store import RowStore, Store
 
 IS_COPIED = 0
 """Column of the marks of a checkpoint's rows: whether a row has been copied."""
 NON_FINITE = 1
 """Column of the same marks: how many values of the row are not finite."""
+READ_ROWS = 4096
+"""Rows looked through at a time: few enough that copies of them stay in the processor's cache."""
 SLICE_BYTES = 4 << 20
 """Bytes copied between two messages, which takes 2 to 4 ms."""
 
@@ -100,13 +105,14 @@ class NonFinite(NamedTuple):
 ALL_FINITE = NonFinite(np.empty(0, np.int64), np.empty(0, np.int32))
 
 
-def non_finite_of(store: Store) -> NonFinite:
+def non_finite_of(store: RowStore) -> NonFinite:
     """The non-finite values of all rows."""
-    counts = [
-        np.count_nonzero(~np.isfinite(store.rows.chunk(chunk)[:, : store.shape.value]), axis=1)
-        for chunk in range(len(store.rows.addresses))
-    ]
-    counts_R = np.concatenate(counts)[: len(store)] if counts else np.empty(0, np.int64)
+    counts_R = np.empty(len(store), np.int64)
+    for first in range(0, len(store), READ_ROWS):
+        numbers = np.arange(first, min(first + READ_ROWS, len(store)))
+        values_KW = np.empty((len(numbers), store.shape.value), store.dtype)
+        store.gather(numbers, values_KW)
+        counts_R[numbers] = np.count_nonzero(~np.isfinite(values_KW), axis=1)
     (numbers,) = np.nonzero(counts_R)
     return NonFinite(numbers, counts_R[numbers].astype(np.int32))
 
@@ -114,20 +120,23 @@ def non_finite_of(store: Store) -> NonFinite:
 class RowCopy:
     """The rows of one checkpoint, and how far they have been copied."""
 
-    def __init__(self, store: Store, since: int, known: int, end: int) -> None:
-        """Selects the rows below end that changed after step since, or are not among the known ones."""
+    def __init__(self, store: RowStore, since: int, known: int, end: int, also: NDArray[np.int64] = NO_I64) -> None:
+        """Selects the rows below end that changed after step since, are not among the known ones, or are in also."""
         numbers = np.empty(end, np.int64)
         steps = store.last_steps
         count = _changed(steps.addresses, steps.chunk_rows, store.newest_C, since, known, end, numbers)
         self._store = store
-        self._numbers_K = numbers[:count].copy()
+        self._numbers_K = np.union1d(numbers[:count], also) if len(also) else numbers[:count].copy()
+        count = len(self._numbers_K)
         self._last_steps_K = store.steps(self._numbers_K)
         self._keys_K = store.keys(self._numbers_K)
-        self._values_KW = np.empty((count, store.shape.value), store.rows.dtype)
-        self._state_KS = np.empty((count, store.shape.state), store.rows.dtype)
+        self._packed = _PackedCopy(store, self._numbers_K) if store.shape.chunks else None
+        whole = 0 if self._packed else count
+        self._values_KW = np.empty((whole, store.shape.value), store.dtype)
+        self._state_KS = np.empty((whole, store.shape.state), store.dtype)
         self._marks_K2 = np.zeros((count, 2), np.int32)
         self._next = 0
-        self._slice_rows = max(1, SLICE_BYTES // (store.shape.total * store.rows.dtype.itemsize))
+        self._slice_rows = max(1, SLICE_BYTES // (store.shape.total * store.dtype.itemsize))
 
     @property
     def is_complete(self) -> bool:
@@ -135,20 +144,29 @@ class RowCopy:
 
     def keep(self, changing: NDArray[np.int64]) -> None:
         """Must be called before rows change."""
-        if not self.is_complete:
-            _keep(*self._table, self._numbers_K, changing, self._marks_K2, self._values_KW, self._state_KS)
+        if self.is_complete:
+            return
+        if self._packed is None:
+            _keep(*_table(self._store), self._numbers_K, changing, self._marks_K2, self._values_KW, self._state_KS)
+        else:
+            places = np.searchsorted(self._numbers_K, changing)
+            places = places[places < len(self._numbers_K)]
+            self._pack(self._packed, np.unique(places[np.isin(self._numbers_K[places], changing)]))
 
     def go_on(self) -> None:
         """Copies the next slice."""
         end = min(self._next + self._slice_rows, len(self._numbers_K))
-        places = np.array([self._next, end])
-        _copy_slice(*self._table, self._numbers_K, places, self._marks_K2, self._values_KW, self._state_KS)
+        if self._packed is None:
+            places = np.array([self._next, end])
+            _copy_slice(*_table(self._store), self._numbers_K, places, self._marks_K2, self._values_KW, self._state_KS)
+        else:
+            self._pack(self._packed, np.arange(self._next, end))
         self._next = end
 
     def columns(self, dense_L: NDArray[Any]) -> Columns:
         """The columns of the checkpoint's file; call it once the copy is complete."""
         assert self.is_complete, "rows of a checkpoint are still to be copied"
-        return Columns(
+        whole = Columns(
             numbers_K=self._numbers_K,
             keys_K=self._keys_K,
             last_steps_K=self._last_steps_K,
@@ -156,6 +174,7 @@ class RowCopy:
             state_KS=self._state_KS,
             dense_L=dense_L,
         )
+        return whole if self._packed is None else self._packed.replace_in(whole)
 
     def non_finite(self, before: NonFinite) -> NonFinite:
         """All rows with such values; before: those of the checkpoint that this one builds on. Call it once complete."""
@@ -167,6 +186,47 @@ class RowCopy:
             np.concatenate([before.counts[is_left], self._marks_K2[found, NON_FINITE]]),
         )
 
+    def _pack(self, packed: "_PackedCopy", places: NDArray[np.int64]) -> None:
+        """Copies the rows in these places that have not been copied yet."""
+        places = places[self._marks_K2[places, IS_COPIED] == 0]
+        rows_KT = np.empty((len(places), self._store.shape.total), self._store.dtype)
+        self._store.gather(self._numbers_K[places], rows_KT)
+        packed.put(places, rows_KT)
+        values_KW = rows_KT[:, : self._store.shape.value]
+        self._marks_K2[places, NON_FINITE] = np.count_nonzero(~np.isfinite(values_KW), axis=1)
+        self._marks_K2[places, IS_COPIED] = 1
+
+
+class _PackedCopy:
+    """Values and state of rows with chunks: each row has a place of its own, since masks are known beforehand."""
+
+    def __init__(self, store: RowStore, numbers_K: NDArray[np.int64]) -> None:
+        self._packing = store.packing
+        self._masks_K = store.masks(numbers_K)
+        live_K = np.bitwise_count(self._masks_K).astype(np.int64)
+        self._live_before_K = np.cumsum(live_K) - live_K
+        self._values_L = np.empty(self._widths.floats("values", self._masks_K), store.dtype)
+        self._state_L = np.empty(self._widths.floats("state", self._masks_K), store.dtype)
+
+    def put(self, places: NDArray[np.int64], rows_KT: NDArray[Any]) -> None:
+        masks_K = self._masks_K[places]
+        assert np.array_equal(rows_KT[:, -1], masks_K), "chunks were pruned while a checkpoint was being taken"
+        live_K = self._live_before_K[places]
+        starts = (self._widths.starts("values", places, live_K), self._widths.starts("state", places, live_K))
+        self._packing.pack_at(rows_KT, masks_K, starts, (self._values_L, self._state_L))
+
+    def replace_in(self, columns: Columns) -> Columns:
+        """The columns of a file, with packed rows."""
+        return columns._replace(
+            values_KW=self._values_L, state_KS=self._state_L, masks_K=self._masks_K, widths=self._widths
+        )
+
     @property
-    def _table(self) -> tuple[NDArray[np.int64], int]:
-        return self._store.rows.addresses, self._store.rows.chunk_rows
+    def _widths(self) -> PackedWidths:
+        assert self._packing.widths is not None, "only rows with chunks are packed"
+        return self._packing.widths
+
+
+def _table(store: RowStore) -> tuple[NDArray[np.int64], int]:
+    assert isinstance(store, Store), "rows without chunks are kept whole"
+    return store.rows.addresses, store.rows.chunk_rows

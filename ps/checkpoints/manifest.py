@@ -102,6 +102,10 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Number of times that steps had been discarded and decided again; a snapshot is named (timeline, step)."""
     verdict: Verdict = Verdict()
     figures: CheckpointFigures = CheckpointFigures()
+    are_new_keys_bare: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether training would begin a new key with all chunks pruned, as there is no memory for them; not in the file if
+    rows have no chunks.
+    """
 
     @property
     def rows(self) -> int:

@@ -6,7 +6,7 @@ rewritten only together with a good share of new rows, and the total bytes writt
 the size of the model) of the bytes that changed. If nothing qualifies, each file is much larger than all that follow,
 and there are few of them.
 
-Legend: K rows of the merged file.
+Legend: K rows of the merged file, X floats of a packed row if nothing of it is pruned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from infra.base.storage import Storage
-from ps.checkpoints.files import BLOCK_BYTES, ENTRIES, RowFile, header_of, new_name, verify, write_chunks
+from ps.checkpoints.files import BLOCK_BYTES, MASKS, RowFile, header_of, new_name, verify, write_chunks
 from ps.errors import CheckpointDamaged
+from ps.packed import PACKED, PackedWidths
 from ps.protocol import FilePart
+from ps.utilities import count_live
 
 MUCH_LARGER = 4
-COLUMNS = ENTRIES[:-1]
-"""The columns that are merged; dense weights are in the last file of a checkpoint, which is never a merged one."""
+DENSE = "dense"
+"""The entry that is not merged: dense weights are in the last file of a checkpoint, which is never a merged one."""
 
 
 def first_to_merge(chain: Sequence[FilePart], deltas: int) -> int | None:
@@ -46,17 +48,15 @@ def merge(storage: Storage, parts: Sequence[FilePart], checkpoint: int, shard: i
         for file in files:
             file.keep()
         merged = _Merged(files)
-        rows, checksum = merged.survey()
-        shapes = [files[-1].entries[name] for name in COLUMNS]
-        arrays = [(entry.dtype, (rows, *entry.shape[1:])) for entry in shapes]
-        header = header_of([*arrays, (shapes[3].dtype, (0,))], checksum)
+        rows, live, checksum = merged.survey()
+        header = header_of(merged.described(rows, live), checksum, files[-1].widths)
         name = new_name(checkpoint, "base" if is_base else "merged", shard)
         return write_chunks(storage, name, _chain(header, merged), rows)
 
 
 def _chain(header: bytes, merged: "_Merged") -> Iterator[Any]:
     yield header
-    for name in COLUMNS:
+    for name in merged.columns:
         yield from merged.column(name)
 
 
@@ -77,26 +77,44 @@ class _Merged:
 
     def __init__(self, files: Sequence[RowFile]) -> None:
         self._files = files
-        row_bytes = sum(files[-1].entries[name].row_bytes for name in COLUMNS)
-        self._block_rows = max(1, BLOCK_BYTES // row_bytes)
-        _check_same_shape(files)
+        self._entries = files[-1].entries
+        self._widths = files[-1].widths
+        self.columns = [name for name in self._entries if name != DENSE]
+        """The columns that are merged."""
+        self._block_rows = max(1, BLOCK_BYTES // sum(map(self._most_bytes, self.columns)))
+        _check_same_shape(files, self.columns)
 
-    def survey(self) -> tuple[int, str]:
-        """The number of rows, and the checksum of their numbers and keys."""
+    def survey(self) -> tuple[int, int, str]:
+        """The number of rows, and of their live chunks if rows are packed; the checksum of numbers and keys."""
         rows = 0
+        live = sum(map(count_live, self.column(MASKS))) if self._widths is not None else 0
         digest = xxhash.xxh3_128()
         for name in ("numbers", "keys"):
             for chunk in self.column(name):
                 digest.update(chunk.data)
                 rows += len(chunk) if name == "numbers" else 0
-        return rows, digest.hexdigest()
+        return rows, live, digest.hexdigest()
+
+    def described(self, rows: int, live: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Types and shapes of all arrays of the merged file."""
+        for name, entry in self._entries.items():
+            if name == DENSE:
+                yield entry.dtype, (0,)
+            elif self._widths is not None and name in PACKED:
+                yield entry.dtype, (self._widths.before(name, rows, live),)
+            else:
+                yield entry.dtype, (rows, *entry.shape[1:])
 
     def column(self, name: str) -> Iterator[NDArray[Any]]:
         """A column of all rows, by row number, in blocks."""
-        entry = self._files[-1].entries[name]
+        entry = self._entries[name]
         for block in self._blocks():
             if name == "numbers":
                 yield block.numbers_K
+                continue
+            if self._widths is not None and name in PACKED:
+                if (packed := self._packed(name, block, self._widths)).size:
+                    yield packed
                 continue
             out = np.empty((len(block.numbers_K), *entry.shape[1:]), entry.dtype)
             for number, (file, (first, end)) in enumerate(zip(self._files, block.spans, strict=True)):
@@ -105,6 +123,27 @@ class _Merged:
                     out[counts_K] = file.read(name, first, end)[block.place_K[counts_K]]
             if out.size:
                 yield out
+
+    def _packed(self, name: str, block: _Block, widths: PackedWidths) -> NDArray[Any]:
+        """A column of packed rows, flat: each is put to the left of a row that is as wide as any."""
+        rows_KX = np.empty((len(block.numbers_K), widths.most(name)), self._entries[name].dtype)
+        floats_K = np.empty(len(block.numbers_K), np.int64)
+        for number, (file, (first, end)) in enumerate(zip(self._files, block.spans, strict=True)):
+            counts_K = block.file_K == number
+            if counts_K.any():
+                floats = widths.each(name, file.masks[first:end])
+                rows = np.empty((end - first, rows_KX.shape[1]), rows_KX.dtype)
+                rows[_is_packed(rows, floats)] = file.read(name, first, end)
+                rows_KX[counts_K] = rows[block.place_K[counts_K]]
+                floats_K[counts_K] = floats[block.place_K[counts_K]]
+        return rows_KX[_is_packed(rows_KX, floats_K)]
+
+    def _most_bytes(self, name: str) -> int:
+        """Bytes of a column of one row, at most."""
+        entry = self._entries[name]
+        if self._widths is not None and name in PACKED:
+            return self._widths.most(name) * entry.dtype.itemsize
+        return entry.row_bytes
 
     def _blocks(self) -> Iterator[_Block]:
         """The blocks that have rows, by ascending numbers."""
@@ -132,9 +171,18 @@ class _Merged:
         return min((int(file.read("numbers", start, start + 1)[0]) for file, start in left), default=None)
 
 
-def _check_same_shape(files: Sequence[RowFile]) -> None:
-    shapes = {tuple((file.entries[n].dtype, file.entries[n].shape[1:]) for n in COLUMNS) for file in files}
-    if len(shapes) > 1:
+def _is_packed(rows_KX: NDArray[Any], floats_K: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which places of rows have a float, if each row has so many on its left."""
+    return np.arange(rows_KX.shape[1]) < floats_K[:, None]
+
+
+def _check_same_shape(files: Sequence[RowFile], columns: Sequence[str]) -> None:
+    found = {
+        (file.widths, *((file.entries[name].dtype, file.entries[name].shape[1:]) for name in columns))
+        for file in files
+        if file.widths == files[-1].widths
+    }
+    if len(found) > 1 or any(file.widths != files[-1].widths for file in files):
         raise CheckpointDamaged(
             f"files {[file.part.name for file in files]} of one checkpoint have rows of different shapes; expected "
             "one; "

@@ -7,7 +7,7 @@ is not touched; the caller swaps it.
 Legend: K rows of a file, L floats of a dense range.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,8 +21,10 @@ from ps.checkpoints.manifest import CheckpointManifest, ShardPart, read_manifest
 from ps.config import DenseRule, RowConfig
 from ps.dense.range import DenseRange
 from ps.errors import CheckpointDamaged, Disagreement
+from ps.packed import Packing
 from ps.protocol import EMPTY_MODEL, FilePart
-from ps.store import Store
+from ps.pruned_store import PrunedStore
+from ps.store import RowStore, Store
 
 LOADED_ROWS = 4096
 """Rows loaded at a time: few enough that copies of them stay in the processor's cache."""
@@ -37,8 +39,9 @@ class ModelSettings:
     chunk_rows: int
     dense: DenseRule = field(default_factory=DenseRule)
 
-    def empty_store(self) -> Store:
-        return Store(self.rows, self.seed, self.chunk_rows)
+    def empty_store(self) -> RowStore:
+        kind = PrunedStore if self.rows.chunks else Store
+        return kind(self.rows, self.seed, self.chunk_rows)
 
     def empty_dense(self) -> DenseRange:
         return DenseRange(self.dense, self.rows.float_dtype)
@@ -57,7 +60,7 @@ class SavedPart(NamedTuple):
 class Restored(NamedTuple):
     """A shard's model as restored from a checkpoint."""
 
-    store: Store
+    store: RowStore
     dense: DenseRange
     saved: SavedPart | None
     """The part that is already in files, on which the next checkpoint can build."""
@@ -126,13 +129,14 @@ def _check_manifest(manifest: CheckpointManifest, run: str) -> None:
         )
 
 
-def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: Store) -> None:
-    width = (store.shape.value, store.shape.state)
+def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: RowStore) -> None:
+    packed = store.packing.widths
+    width = packed or (store.shape.value, store.shape.state)
     dtype = columns.values_KW.dtype
-    found = columns.values_KW.shape[1], columns.state_KS.shape[1]
-    if found != width or dtype != store.rows.dtype or columns.dense_L.dtype != dtype:
+    found = columns.widths or (columns.values_KW.shape[1], columns.state_KS.shape[1])
+    if found != width or dtype != store.dtype or columns.dense_L.dtype != dtype:
         raise Disagreement(
-            f"{file.name} has rows of {found} floats of {dtype}; expected {width} of {store.rows.dtype}; use the "
+            f"{file.name} has rows of {found} floats of {dtype}; expected {width} of {store.dtype}; use the "
             "settings that the checkpoint was taken with"
         )
     numbers = columns.numbers_K
@@ -143,17 +147,43 @@ def _check_columns(columns: Columns, part: ShardPart, file: FilePart, store: Sto
         )
 
 
-def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: Store) -> NDArray[np.int64]:
+def _load(columns: Columns, old: tuple[int, int], new: tuple[int, int], store: RowStore) -> NDArray[np.int64]:
     """Loads the rows of a file that belong to the new shard into its store; returns their numbers there."""
     of_run_K = columns.numbers_K * old[1] + old[0]
     (mine,) = np.nonzero(of_run_K % new[1] == new[0])
-    numbers: NDArray[np.int64] = of_run_K[mine] // new[1]
-    for first in range(0, len(mine), LOADED_ROWS):
-        block = mine[first : first + LOADED_ROWS]
-        rows_KT = np.concatenate([columns.values_KW[block], columns.state_KS[block]], axis=1)
-        placed = numbers[first : first + LOADED_ROWS]
-        store.load(placed, columns.keys_K[block], columns.last_steps_K[block], rows_KT)
-    return numbers
+    numbers: NDArray[np.int64] = of_run_K // new[1]
+    blocks = _whole_rows(columns, mine) if columns.widths is None else _packed_rows(columns, mine, store.packing)
+    for block, rows_KT in blocks:
+        store.load(numbers[block], columns.keys_K[block], columns.last_steps_K[block], rows_KT)
+    return numbers[mine]
+
+
+def _whole_rows(columns: Columns, wanted: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Rows in some places of a file, in blocks: their places and the rows."""
+    for first in range(0, len(wanted), LOADED_ROWS):
+        block = wanted[first : first + LOADED_ROWS]
+        yield block, np.concatenate([columns.values_KW[block], columns.state_KS[block]], axis=1)
+
+
+def _packed_rows(
+    columns: Columns, wanted: NDArray[np.int64], packing: Packing
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """The same of a file with packed rows."""
+    widths = columns.widths
+    assert widths is not None, "the rows of this file are whole"
+    value = state = 0
+    for first in range(0, len(columns.masks_K), LOADED_ROWS):
+        masks_K = columns.masks_K[first : first + LOADED_ROWS]
+        value_end = value + widths.floats("values", masks_K)
+        state_end = state + widths.floats("state", masks_K)
+        block = wanted[slice(*np.searchsorted(wanted, (first, first + LOADED_ROWS)))]
+        if block.size:
+            rows_KT = packing.unpack_parts(
+                columns.values_KW[value:value_end], columns.state_KS[state:state_end], masks_K
+            )
+            yield block, rows_KT[block - first]
+        value = value_end
+        state = state_end
 
 
 def deal_dense(ranges: Sequence[NDArray[Any]], shard: int, shards: int, rule: DenseRule) -> NDArray[Any] | None:

@@ -4,7 +4,7 @@ A checkpoint goes through these steps, and their order is the guarantee:
 
 1. Its flush is announced: the number of rows is noted, and dense weights are copied as they pass (ps/dense/lane.py).
 2. The flush has been applied: the rows that changed since the last committed checkpoint are determined
-   (ps/checkpoints/gather.py).
+   (ps/checkpoints/gather.py), by their last steps and, if chunks were pruned between rounds, by what was noted then.
 3. Those rows are copied, a slice between two messages, and before they change again.
 4. A thread publishes them for servers and writes them into a file, while training continues.
 5. The file is durable, and the dispatcher learns of it and of the files that it builds on.
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from infra.base.errors import StorageError
 from infra.base.faults import reach
 from infra.base.storage import Storage
-from infra.base.wire import truncate_reason
+from infra.base.wire import NO_I64, truncate_reason
 from ps.checkpoints.files import Columns, content_of, new_name, write_chunks
 from ps.checkpoints.gather import ALL_FINITE, NonFinite, RowCopy
 from ps.checkpoints.merge import first_to_merge, merge
@@ -40,7 +40,7 @@ from ps.dense.range import DenseCopy
 from ps.errors import CheckpointDamaged, OutOfOrder
 from ps.phases import FLUSH
 from ps.protocol import Announce, CheckpointFailed, CheckpointSaved, FilePart
-from ps.store import NEVER, Store
+from ps.store import NEVER, RowStore
 
 LONGEST_CHAIN = 440
 """Most files of a checkpoint that one message can name; a longer chain starts again with all rows."""
@@ -73,6 +73,15 @@ class Taking:
 
 
 @dataclass(frozen=True)
+class RowsToSave:
+    """Rows that were changed between two rounds: every checkpoint numbered above ``after`` contains the change."""
+
+    after: int
+    numbers: NDArray[np.int64] | None
+    """None: all rows."""
+
+
+@dataclass(frozen=True)
 class Merging:
     """Files that are being merged into one."""
 
@@ -96,6 +105,10 @@ class CheckpointTaker:
         self._saved: dict[int, SavedPart] = {}
         """Saved parts by checkpoint that are not committed yet."""
         self._committed: SavedPart | None = None
+        self._changes: list[RowsToSave] = []
+        """Changes that no committed checkpoint contains and that last steps do not show."""
+        self._begun = 0
+        """The highest checkpoint begun."""
         self._merging: Merging | None = None
         self._untold: list[Future[FilePart]] = []
         """Files that have not been reported as part of a checkpoint."""
@@ -117,23 +130,42 @@ class CheckpointTaker:
         """
         self._announced[header.checkpoint] = Taking(header, rows, dense)
 
-    def begin(self, header: Announce, store: Store) -> Iterator[CheckpointFailed]:
+    def begin(self, header: Announce, store: RowStore) -> Iterator[CheckpointFailed]:
         """Determines the rows of the checkpoint, just after its flush has been applied."""
         taking = self._announced.pop(header.checkpoint)
         if self._taking is not None:
             yield _failed(taking, "the checkpoint before is not over; let it end first")
             return
         base = self._committed
-        if base is None or len(base.chain) >= LONGEST_CHAIN:
+        has_changed_all = any(change.numbers is None for change in self._changes)
+        if base is None or len(base.chain) >= LONGEST_CHAIN or has_changed_all:
             base = SavedPart(0, NEVER, 0, ())
         try:
-            taking.copy = RowCopy(store, base.step, base.rows, taking.rows)
+            changed = [change.numbers for change in self._changes if change.numbers is not None]
+            also = np.concatenate([NO_I64, *changed])
+            taking.copy = RowCopy(store, base.step, base.rows, taking.rows, also)
         except MemoryError as error:
             yield _failed(taking, f"no memory for a copy of its rows: {error}; give the shard more")
             return
         taking.chain = base.chain
         taking.before = base.non_finite
         self._taking = taking
+        self._begun = max(self._begun, header.checkpoint)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether rows are being copied or written."""
+        return self._taking is not None
+
+    def change(self, numbers: NDArray[np.int64]) -> None:
+        """Notes rows that were changed between two rounds, while no checkpoint was being taken."""
+        if len(numbers) and self.storage is not None:
+            self._changes.append(RowsToSave(self._begun, numbers))
+
+    def change_all(self) -> None:
+        """Notes that all rows were: the next checkpoints contain every row until one is committed."""
+        if self.storage is not None:
+            self._changes = [RowsToSave(self._begun, None)]
 
     def keep(self, changing: NDArray[np.int64]) -> None:
         """Must be called before rows change."""
@@ -181,6 +213,7 @@ class CheckpointTaker:
             )
         self._committed = self._saved[checkpoint]
         self._saved = {number: saved for number, saved in self._saved.items() if number > checkpoint}
+        self._changes = [change for change in self._changes if change.after >= checkpoint]
         self._begin_merging(self._committed)
 
     def abandon(self) -> None:
@@ -193,6 +226,7 @@ class CheckpointTaker:
     def build_on(self, saved: SavedPart | None) -> None:
         """Notes which files hold the current model: those of a checkpoint, or none."""
         self._saved.clear()
+        self._changes.clear()
         self._merging = None
         self._committed = saved
 

@@ -1,7 +1,8 @@
-"""The rows of one snapshot: a flat table of values by row number, found by key, without optimizer state.
+"""The rows of one snapshot: values by row number, found by key, without optimizer state.
 
 A key that the table does not know, because it never occurred, was rare or was forgotten, has the value of the row that
-rare keys of its field share; if there is none, exactly the value that training would start its row with.
+rare keys of its field share; if there is none, exactly the value that training would start its row with: zeros if
+training has no memory for its chunks.
 
 Legend: B samples, F keys a sample, K rows, W columns of a value.
 """
@@ -13,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from infra.base.wire import NO_U8
 from ps.config import RowConfig
 from ps.keys import usable
 from ps.start import start_rows
 from serving.rows.index import KeyIndex
+from serving.rows.values import PrunedValues, WholeValues
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -39,7 +42,10 @@ class RowTable:
         self._device = device
         self._width = config.shape().value
         self._index = KeyIndex()
-        self._values_KW = torch.empty((self._index.capacity, self._width), dtype=dtype, device=device)
+        kind = PrunedValues if config.chunks else WholeValues
+        self._values = kind(config, self._index.capacity, dtype, device)
+        self.are_new_keys_bare = False
+        """Whether training would begin a new key with all its chunks pruned."""
 
     def __len__(self) -> int:
         """Keys known."""
@@ -47,24 +53,32 @@ class RowTable:
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes + self._values_KW.nbytes
+        return self._index.nbytes + self._values.nbytes
 
-    def reserve(self, rows: int) -> None:
-        """Makes room for that many row numbers in total, and for an eighth more than before at least."""
+    def reserve(self, rows: int, chunks: int = 0) -> None:
+        """Makes room for that many row numbers in total, and for an eighth more than before at least; and for that many
+        live chunks in total, if rows have any.
+        """
         self._index.reserve(rows)
-        if self._index.capacity > len(self._values_KW):
-            values_KW = self._values_KW.new_empty((self._index.capacity, self._width))
-            values_KW[: len(self._values_KW)] = self._values_KW
-            self._values_KW = values_KW
+        self._values.reserve(self._index.capacity, chunks)
 
-    def put(self, numbers_K: NDArray[np.int64], keys_K: NDArray[np.uint64], values_KW: NDArray[Any]) -> None:
-        """Sets the keys, or FREE, and the values of row numbers, each of which may occur once; see ``enter``."""
+    def put(
+        self,
+        numbers_K: NDArray[np.int64],
+        keys_K: NDArray[np.uint64],
+        values_KW: NDArray[Any],
+        masks_K: NDArray[np.uint8] = NO_U8,
+    ) -> None:
+        """Sets the keys, or FREE, and the values of row numbers, each of which may occur once; see ``enter``.
+
+        masks_K: the live chunks of each row, if rows have any.
+        """
         self._index.assign(numbers_K, keys_K)
-        values = torch.from_numpy(np.require(values_KW, requirements="W")).to(self._device, self._values_KW.dtype)
-        self._values_KW.index_copy_(0, torch.from_numpy(numbers_K).to(self._device), values)
+        self._values.put(numbers_K, values_KW, masks_K)
 
     def enter(self) -> int:
-        """Makes what was put known; returns how many rows have the key of another one."""
+        """Makes what was put known, and gives idle memory back; returns how many rows have the key of another one."""
+        self._values.compact()
         return self._index.enter()
 
     def look_up(self, keys_BF: NDArray[np.uint64]) -> Tensor:
@@ -76,8 +90,10 @@ class RowTable:
             numbers_K[unknown] = self._index.find(self._rare_F)[unknown % self._rare_F.size]
             unknown = unknown[numbers_K[unknown] < 0]
         numbers_K[unknown] = 0  # any row, to keep the lookup in range; overwritten below
-        found_KW = self._values_KW.index_select(0, torch.from_numpy(numbers_K).to(self._device)).to(torch.float32)
-        if unknown.size:
+        found_KW = self._values.select(numbers_K)
+        if unknown.size and self.are_new_keys_bare:
+            found_KW[torch.from_numpy(unknown).to(self._device)] = 0
+        elif unknown.size:
             start_KW = start_rows(self._config, self._seed, keys_K[unknown])[:, : self._width].astype(np.float32)
             found_KW[torch.from_numpy(unknown).to(self._device)] = torch.from_numpy(start_KW).to(self._device)
         return found_KW.view(*keys_BF.shape, self._width)

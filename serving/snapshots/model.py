@@ -20,7 +20,7 @@ from ps.dense.range import DenseRange
 from ps.errors import OutOfOrder
 from ps.keys import FREE
 from ps.protocol import WHOLE
-from ps.store import Store
+from ps.store import RowStore
 from trainer.config import ModelConfig
 from trainer.dense import Dense
 from trainer.models.layers import ClickModel
@@ -88,10 +88,10 @@ def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> Non
     Dense(module, config).put(WHOLE, 0, 1, 0, whole)
 
 
-def _rows(store: Store) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _rows(store: RowStore) -> tuple[NDArray[np.int64], NDArray[Any]]:
     numbers_R = np.flatnonzero(store.keys(np.arange(len(store))) != FREE)
     keys_R = store.keys(numbers_R).view(np.int64)
     order_R = np.argsort(keys_R)
-    values_RW = np.empty((len(numbers_R), store.shape.value), store.rows.dtype)
+    values_RW = np.empty((len(numbers_R), store.shape.value), store.dtype)
     store.gather(numbers_R[order_R], values_RW)
     return keys_R[order_R], values_RW

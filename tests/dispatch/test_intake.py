@@ -27,6 +27,7 @@ from ingest.errors import AbsentField, SinkUnavailable, SourceUnavailable
 from ingest.letters.embedded import DeadLetterLog, read_dead_letters
 from ingest.log.embedded import LogReader, LogWriter
 from ingest.schema import Schema, load_schema
+from ingest.streams.position import Position
 from ingest.streams.source import Record
 from ps.config import RowConfig
 from ps.protocol import EMPTY_MODEL
@@ -174,3 +175,22 @@ def test_a_stream_that_holds_other_events_than_the_journal_is_refused(tmp_path: 
         pytest.raises(OtherEvents, match="2 samples and 1 rejected events; expected 2 and 0"),
     ):
         intake.form_again(read_history(tmp_path / "journal").steps[0], lambda: False)
+
+
+def test_a_batch_that_was_handed_out_and_not_recorded_comes_after_the_void_steps_before_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as intake:
+        void = first_batch(intake)
+        intake.record(void, 1, None, alpha=1.0, rows=0)
+    history = read_history(tmp_path / "journal")
+    base = replace(history.base, positions={0: Position(0)})
+    to_redecide = replace(history, base=base, generations=(), to_redecide=(history.steps[0].manifest,))
+    with opened(tmp_path) as intake:
+        intake.go_back(history, None)
+        intake.go_live()
+        taken = first_batch(intake)
+        for _ in range(2):  # another fault before the void step is recorded
+            intake.go_back(to_redecide, None)
+            again = first_batch(intake)
+            assert again.ranges == void.ranges != taken.ranges
+        intake.record(again, 1, None, alpha=1.0, rows=0)
+        assert first_batch(intake) is taken

@@ -14,13 +14,15 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run
 
 BATCH = 64
 SIZES = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "rows.dim=4"
-SETTINGS = (*SIZES, "api.port=0", "checkpoints.seconds=0.2", "memory.expire_steps=10")
+PRUNING = "rows.chunks=2", "memory.prune_share=0.5", "memory.prune_steps=7"
+SETTINGS = (*SIZES, *PRUNING, "api.port=0", "checkpoints.seconds=0.2", "memory.expire_steps=10")
 PROCESSES = {"worker": "worker-1", "ps": "ps-0", "dispatcher": "dispatcher"}
 """the one that fails, of each kind"""
 SELDOM = {
     "start": "count=1",
     "push_half_sent": "count=10",
     "idle": "count=2",
+    "pruned": "count=3",
     **dict.fromkeys(("checkpoint_flush", "gathering", "before_file", "after_file"), "count=2"),
     **dict.fromkeys(("checkpoint_half_done", "before_manifest", "after_manifest"), "count=2"),
 }

@@ -30,9 +30,11 @@ from tests.end_to_end.withheld import paused
 STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
 OFTEN = CheckpointConfig(seconds=0.02, kept=1000)
-SIZES: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4), "cache_rows": 600}
-SMALL: dict[str, Any] = {**SIZES, "silence_seconds": 20.0, "memory": MemoryConfig(expire_steps=3)}
-"""in which keys are forgotten in almost every step"""
+SIZES: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4, chunks=2, half_life_steps=5), "cache_rows": 600}
+MEMORY = MemoryConfig(expire_steps=3, prune_share=0.5, prune_steps=3, prune_enforce=0.0)
+SMALL: dict[str, Any] = {**SIZES, "silence_seconds": 20.0, "memory": MEMORY}
+"""in which keys are forgotten in almost every step, and chunks pruned in every third"""
+WHOLE_ROWS: dict[str, Any] = {"rows": RowConfig(dim=4), "memory": MemoryConfig(expire_steps=3)}
 LATER = 3
 """steps between two crashes"""
 
@@ -65,7 +67,7 @@ def test_crashes_at_every_seam_of_a_process_cost_time_and_no_bit(
     assert history.newest.number >= len(seams)
 
 
-@pytest.mark.parametrize("how", [{"reduce": "ring"}, {"policy": "fae:0.15:4", "cache_rows": 900}])
+@pytest.mark.parametrize("how", [{"reduce": "ring"}, {"policy": "fae:0.15:4", "cache_rows": 900, **WHOLE_ROWS}])
 def test_workers_that_sum_gradients_in_a_ring_recover(write_topic: WriteTopic, how: dict[str, Any]) -> None:
     plan = Plan(write_topic(EVENTS, poison=0.05), **{**SMALL, **how}, checkpoints=OFTEN)
     strikes = Strike("backward", 4), Strike("pull", 9), Strike("journalled", 14)

@@ -306,7 +306,7 @@ def test_a_shard_that_served_an_earlier_dispatcher_goes_back_to_the_checkpoint(
     with running_shards(plan, f"tcp://127.0.0.1:{port}") as shards:
         monkeypatch.setattr("tests.end_to_end.threads.running_shards", lambda *_: nullcontext(shards))
         interrupt(plan, 4)
-        with zmq.Context() as context, closing(ShardClient(context, shards, plan.rows, RUN)) as client:
+        with zmq.Context() as context, closing(ShardClient(context, shards, plan.scaled_rows, RUN)) as client:
             client.open(1, 0)
             assert client.peek(np.arange(1))[0].any(), "they have rows already"
         assert model_of(train(plan)) == model_of(expected)

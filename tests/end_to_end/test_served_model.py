@@ -23,6 +23,7 @@ from serving.loading import load
 from serving.news import DispatcherNews
 from serving.snapshot_id import SnapshotId
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.test_pruning import OFTEN, TO_A_THIRD, budget_of, chunked, plan_of, pruning
 from tests.end_to_end.threads import RUN, SEED, SMALL_MODEL, Plan, batches, train
 from tests.end_to_end.withheld import paused
 from trainer.models.registry import build_model
@@ -94,3 +95,34 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
     assert not meter.registry.get_sample_value("freshet_serving_damaged_checkpoints_total")
     assert result.status.served.checkpoint in {snapshot.checkpoint for snapshot in news.snapshots}
     assert result.status.served.freshness.events > 0
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize("has_budget", [True, False])
+def test_a_served_model_that_is_pruned_predicts_as_one_process_that_prunes(
+    write_topic: WriteTopic, chunks: int, has_budget: bool
+) -> None:
+    rows = chunked(chunks=chunks)
+    memory = budget_of(rows, 550 * chunks).model_copy(update={"prune_spare": 0.0}) if has_budget else TO_A_THIRD
+    plan = plan_of(write_topic, rows=rows, memory=memory, batch=32, shards=2, checkpoints=OFTEN)
+    result = train(plan)
+    storage, schema = Storage.at(plan.folder / "checkpoints"), plan.schema
+    followed, late = (
+        ModelCopy(ModelSpec(RUN, SEED, plan.scaled_rows, plan.model, schema.fields, schema.dense)) for _ in range(2)
+    )
+    numbers = manifest_numbers(storage)
+    for number in numbers:  # base and deltas as they came
+        load(storage, read_manifest(storage, number), followed)
+    newest = load(storage, read_manifest(storage, numbers[-1]), late).manifest
+    assert len(numbers) > 2
+    assert newest.step == len(result.manifests)
+    assert newest.are_new_keys_bare is has_budget
+
+    reference, pruner = pruning(plan, result)
+    assert pruner.state.live < 0.8 * chunks * len(reference.rows())
+    last = batches(plan, result.manifests)[-1]
+    probe = replace(last, keys_BF=last.keys_BF.copy())
+    probe.keys_BF[:3] = np.arange(3 * schema.fields, dtype=np.uint64).reshape(3, -1)  # unknown
+    logits_B = reference.step(probe.keys_BF, probe.dense_BN, probe.labels_B, admit=pruner.admit)
+    for copy in (followed, late):
+        assert np.abs(copy.predict(probe) - torch.sigmoid(torch.from_numpy(logits_B)).numpy()).max() < 1e-6

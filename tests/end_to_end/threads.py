@@ -359,7 +359,7 @@ def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
     decided = (each for each in read_records((plan.golden or plan.folder) / "journal") if isinstance(each, StepDecided))
     rows = {each.step: each.rows for each in decided}[manifests[-1].step] if manifests else 0
     with zmq.Context() as context:
-        client = ShardClient(context, shards, plan.rows, RUN)
+        client = ShardClient(context, shards, plan.scaled_rows, RUN)
         client.open(status.generation, 0)
         rows_RT, last_steps_R = client.peek(np.arange(rows))
         client.close()

@@ -1,5 +1,7 @@
 """Settings of rows and shards."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -32,3 +34,20 @@ def test_impossible_row_is_refused(fields: dict[str, object]) -> None:
 def test_impossible_layout_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         PsConfig.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "whole", "without_chunks", "chunk"),
+    [
+        ({"dim": 16}, 160, 48, 64),
+        ({"dim": 128}, 1056, 48, 512),
+        ({"dim": 16, "optimizer": "sgd", "wide": False}, 88, 40, 32),
+        ({"dim": 16, "optimizer": "rowwise_adagrad", "float_dtype": "float64"}, 176, 72, 64),
+    ],
+)
+def test_a_key_costs_what_the_formula_says(
+    settings: dict[str, Any], whole: int, without_chunks: int, chunk: int
+) -> None:
+    pruned = RowConfig.model_validate({**settings, "chunks": 2})
+    assert RowConfig.model_validate(settings).key_bytes == whole
+    assert (pruned.key_bytes, pruned.chunk_bytes) == (without_chunks, chunk)

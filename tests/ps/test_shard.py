@@ -1,5 +1,6 @@
 """What a shard counts and how it reuses memory; its behaviour towards others is tested over sockets in test_main.py."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,28 +10,37 @@ from prometheus_client import CollectorRegistry
 
 from infra.base.telemetry import Meter, Refusals
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused
+from ps.bins import BINS
 from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
 from ps.keys import FREE
 from ps.main import answer
+from ps.packed import Packing
 from ps.phases import TRAIN
 from ps.protocol import (
     TO_SHARD,
     Announce,
     AnnounceArrays,
+    ChunksCountedArrays,
+    CountChunks,
     Open,
     Peek,
     PeekArrays,
+    Prune,
+    Pruned,
+    PrunedArrays,
     Pull,
     PullArrays,
     Push,
     Rows,
     RowsArrays,
 )
+from ps.pruned_store import PrunedStore
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from ps.start import start_rows
-from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned
+from ps.utilities import bins_reference
+from tests.ps.doubles import NO_ROWS, fingerprints, ints, owned, parts
 
 ROWS = RowConfig(dim=3)
 NO_FLOATS = np.empty(0, np.float32)
@@ -136,3 +146,128 @@ def test_keys_that_cannot_be_forgotten_or_given_are_refused(forgotten: list[int]
     (refused,) = rekeyed(shard, 1, forgotten, reused)
     assert isinstance(refused.header, Refused)
     assert shard.store.keys(np.arange(9)).tolist() == list(range(9))
+
+
+# ── chunks that are pruned ────────────────────────────────────────────────────────────────────────────────────────────
+IN_CHUNKS = RowConfig(dim=4, chunks=2)
+
+
+def in_chunks(bare: tuple[int, ...] = ()) -> Shard:
+    """A shard of nine rows, of which some begin with all chunks pruned."""
+    shard = Shard(ModelSettings(IN_CHUNKS, 1, 4), "r")
+    tell(shard, Open, workers=2)
+    created = AnnounceArrays(new_numbers=np.arange(9), new_keys=np.arange(9, dtype=np.uint64), bare=ints(*bare))
+    assert tell(shard, Announce, created, phase=TRAIN, pushers=[]) == []
+    return shard
+
+
+def reason_of(replies: Iterable[Reply]) -> str:
+    (refused,) = replies
+    assert isinstance(refused.header, Refused)
+    return refused.header.reason
+
+
+def live(shard: Shard) -> list[int]:
+    assert isinstance(shard.store, PrunedStore)
+    return list(map(int, shard.store.masks(np.arange(len(shard.store)))))
+
+
+def use(shard: Shard, step: int, row: int, uses: int) -> None:
+    """Both workers use a row, and it is settled."""
+    pushed = fingerprints(([], [row]), ([], [row]))
+    arrays = AnnounceArrays(pushed=pushed, settled=ints(row), changed=ints(row), changed_steps=ints(step))
+    tell(shard, Announce, arrays, step=step, phase=TRAIN, pushers=[0, 1])
+    part = np.array([3, 4, 0, 0, 1, uses, 1], np.float32)
+    for worker in (0, 1):
+        assert tell(shard, Push, parts(ints(row), part), step=step, phase=TRAIN, worker=worker) == []
+
+
+def test_survey_counts_chunks_by_liveness_number_and_bin() -> None:
+    shard = in_chunks(bare=(3,))
+    use(shard, 1, 5, uses=2)
+    (census,) = tell(shard, CountChunks)
+    assert isinstance(census.arrays, ChunksCountedArrays)
+    counts = census.arrays.counts.reshape(2, 2, BINS)
+    (worth,) = bins_reference(np.array([2 * 2 * 10.0]))
+    assert counts[1, 0, worth] == 1
+    assert counts[:, :, 0].tolist() == [[1, 1], [7, 8]]
+    assert counts.sum() == 18
+
+
+def test_prune_evicts_what_is_worth_least_and_brings_back_what_is_worth_it() -> None:
+    shard = in_chunks(bare=(3,))
+    use(shard, 1, 5, uses=2)
+    use(shard, 2, 3, uses=1)
+    (answer,) = tell(shard, Prune, evict_below=[1, 0], bring_from=[1, 1])
+    assert isinstance(answer.header, Pruned)
+    assert isinstance(answer.arrays, PrunedArrays)
+    assert (answer.header.pruned, answer.header.brought_back) == (7, 1)
+    assert live(shard) == [2, 2, 2, 1, 2, 3, 2, 2, 2]
+    assert answer.arrays.numbers.tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
+    assert answer.arrays.masks.tolist() == [2, 2, 2, 1, 2, 2, 2, 2]
+    (pulled,) = tell(shard, Pull, PullArrays(full_numbers=ints(3, 0)), worker=0)
+    assert isinstance(pulled.arrays, RowsArrays)
+    assert pulled.arrays.full_masks.tolist() == [1, 2]
+    row_3, row_0 = Packing(IN_CHUNKS).unpack(pulled.arrays.full, pulled.arrays.full_masks, with_state=True)
+    assert row_3[:2].tolist() == start_rows(IN_CHUNKS, 1, np.array([3], np.uint64))[0, :2].tolist()
+    assert row_0[:2].tolist() == [0, 0]
+
+
+def test_part_of_another_length_is_refused() -> None:
+    shard = in_chunks()
+    pushed = AnnounceArrays(pushed=fingerprints(([], [5])), settled=ints(5))
+    tell(shard, Announce, pushed, step=1, phase=TRAIN, pushers=[0])
+    push = parts(ints(5), np.zeros(5, np.float32))
+    assert "brought 0 and 5 floats; expected 0 and 7" in reason_of(
+        tell(shard, Push, push, step=1, phase=TRAIN, worker=0)
+    )
+
+
+def test_nothing_is_pruned_while_a_round_waits() -> None:
+    shard = in_chunks()
+    waiting = AnnounceArrays(pushed=fingerprints(([4], [])))
+    tell(shard, Announce, waiting, step=1, phase=TRAIN, pushers=[0])
+    everything: dict[str, Any] = {"evict_below": [1, 1], "bring_from": [BINS, BINS]}
+    for kind, fields in ((CountChunks, {}), (Prune, everything)):
+        assert "1 rounds wait for pushes" in reason_of(tell(shard, kind, **fields))
+    assert live(shard) == [3] * 9
+
+
+@pytest.mark.parametrize("thresholds", [[1], [1, 1, 1]])
+def test_prune_of_another_number_of_chunks_is_refused(thresholds: list[int]) -> None:
+    shard = in_chunks()
+    assert "rows of 2 chunks" in reason_of(tell(shard, Prune, evict_below=[1, 1], bring_from=thresholds, halvings=1))
+    assert live(shard) == [3] * 9
+
+
+def test_only_the_opener_prunes_and_only_rows_in_chunks() -> None:
+    common: dict[str, Any] = {"run": "r", "generation": 1, "step": 0}
+    for header in (CountChunks(**common), Prune(**common, evict_below=[1, 1], bring_from=[1, 1])):
+        foreign = in_chunks().receive(Received(b"somebody", header, NO_ARRAYS))
+        assert "which opened the generation" in reason_of(foreign)
+        assert "a shard of whole rows" in reason_of(opened().receive(Received(b"w", header, NO_ARRAYS)))
+
+
+def test_bare_rows_may_be_new_or_reused_and_nothing_else() -> None:
+    shard = in_chunks(bare=(8,))
+    assert live(shard) == [3] * 8 + [0]
+    assert rekeyed(shard, 1, [2, 4], {}) == []
+    reused = AnnounceArrays(reused=ints(2, 4), reused_keys=np.array([70, 71], np.uint64), bare=ints(4))
+    assert tell(shard, Announce, reused, step=2, phase=TRAIN, pushers=[]) == []
+    assert live(shard) == [3, 3, 3, 3, 0, 3, 3, 3, 0]
+    assert "neither new nor reused" in reason_of(
+        tell(shard, Announce, AnnounceArrays(bare=ints(5)), step=3, phase=TRAIN, pushers=[])
+    )
+    new = AnnounceArrays(new_numbers=ints(9), new_keys=np.array([9], np.uint64), bare=ints(9))
+    assert "rows have 0 chunks" in reason_of(tell(opened(), Announce, new, step=3, phase=TRAIN, pushers=[]))
+
+
+def test_row_pushed_with_the_mask_that_it_had_before_is_refused() -> None:
+    shard = in_chunks()
+    assert isinstance(tell(shard, Prune, evict_below=[1, 0], bring_from=[BINS, BINS])[0].header, Pruned)
+    tell(shard, Announce, AnnounceArrays(pushed=fingerprints(([4], []))), step=1, phase=TRAIN, pushers=[0])
+    old_1T = start_rows(IN_CHUNKS, 1, np.array([4], np.uint64))
+    packing = Packing(IN_CHUNKS)
+    masks = packing.masks_of(old_1T)
+    push = owned(ints(4), packing.pack(old_1T, masks))._replace(owned_masks=masks)
+    assert "was written with the mask 3" in reason_of(tell(shard, Push, push, step=1, phase=TRAIN, worker=0))

@@ -99,6 +99,38 @@ def test_forgotten_keys_start_again_in_every_copy_however_it_came_to_its_snapsho
     check(followed, trained, base)
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_pruned_model_is_served_as_it_was_trained(tmp_path: Path, chunks: int, wide: bool) -> None:
+    trained = Trained(tmp_path, rows=RowConfig.model_validate({"dim": 4, "chunks": chunks, "wide": wide}))
+    followed, late = ModelCopy(trained.spec), ModelCopy(trained.spec)
+    base = trained.train(8).take()
+    bring(followed, trained, base)
+    bring(late, trained, base)
+    for number, share in enumerate((0.5, 0.9, 0.2)):  # deltas: chunks are pruned and come back, of old rows too
+        pruned = trained.prune(share).take()
+        newest = trained.train(2, forget_after=6).take()
+        for checkpoint in (pruned, newest):
+            bring(followed, trained, checkpoint)
+            check(followed, trained, checkpoint)
+        if number == 1:
+            assert trained.live_share < 0.3
+            trained.compact(first=1)
+    fresh = ModelCopy(trained.spec)
+    for copy in (late, fresh):
+        bring(copy, trained, newest)
+        check(copy, trained, newest)
+    trained.deal(3)
+    trained.is_full = True
+    dealt = trained.prune(0.9).train(2).take()
+    bring(followed, trained, dealt)
+    check(followed, trained, dealt)
+    assert followed.table.are_new_keys_bare
+    bring(followed, trained, base)  # back, to chunks that were pruned since
+    check(followed, trained, base)
+    assert not followed.table.are_new_keys_bare
+
+
 def test_a_new_line_is_loaded_as_a_whole(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     copy = ModelCopy(trained.spec)

@@ -1,14 +1,17 @@
 """A model that is trained the plain way, and checkpoints of it with the shards' own stores, files and merges."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dispatch.placement.rows.pruning import Pruner, PruneTerms
 from infra.base.storage import Storage
 from ingest.samples import Samples
 from ingest.schema import load_schema
@@ -16,11 +19,11 @@ from ps.checkpoints.files import new_name, write_columns
 from ps.checkpoints.gather import RowCopy
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, Verdict, write_manifest
 from ps.checkpoints.merge import merge
-from ps.checkpoints.restore import dealt
+from ps.checkpoints.restore import ModelSettings, dealt
 from ps.config import RowConfig
 from ps.keys import FREE
 from ps.protocol import FilePart
-from ps.store import NEVER, Store
+from ps.store import NEVER
 from serving.copies import ModelSpec
 from trainer.config import ModelConfig
 from trainer.dense import places_of
@@ -70,6 +73,10 @@ class Trained:
         self.expected: dict[int, NDArray[np.float32]] = {}
         """probabilities of the probe, by checkpoint"""
         self._last_steps: list[int] = []
+        self._reshaped = set[int]()
+        """rows of which chunks were pruned or came back since the last checkpoint"""
+        self.is_full = False
+        """whether new keys get no chunks"""
         self._keys: list[int] = []
         self._saved: dict[int, Any] = {}
         self._chains: list[tuple[FilePart, ...]] = []
@@ -86,7 +93,7 @@ class Trained:
             if forget_after is not None:
                 self._forget(self.step - forget_after)
             batch = samples_of(16, 100 * self.timeline + self.step, min(KEYS, 40 * self.step))
-            self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B, self.step)
+            self.reference.step(batch.keys_BF, batch.dense_BN, batch.labels_B, self.step, self._admit)
             for key in dict.fromkeys(batch.keys_BF.reshape(-1).tolist()):
                 if (row := self.reference.numbering.row(key)) == len(self._keys):
                     self._keys.append(key)
@@ -94,6 +101,25 @@ class Trained:
                 self._keys[row], self._last_steps[row] = key, self.step
             assert len(self._keys) == len(self.reference.numbering)
         return self
+
+    def prune(self, share: float) -> "Trained":
+        """Prunes that share of all chunks, by their utilities; their rows keep their last steps."""
+        before_RT = self.reference.rows()
+        pruner = Pruner(PruneTerms(chunks=self.rows.chunks, share=share, enforce=0.0))
+        self.reference.prune(*pruner.plan(self.step, self.reference.survey()))
+        is_changed_R = (self.reference.rows()[:, -1] != before_RT[:, -1]).tolist()
+        self._reshaped |= {row for row, is_changed in enumerate(is_changed_R) if is_changed}
+        return self
+
+    @property
+    def live_share(self) -> float:
+        """share of the chunks of known keys"""
+        masks_R = self.reference.rows()[:, -1].astype(np.uint8)
+        return float(np.bitwise_count(masks_R).sum()) / (self.rows.chunks * self.known)
+
+    @property
+    def _admit(self) -> Callable[[int], int] | None:
+        return (lambda new: 0) if self.is_full else None
 
     @property
     def known(self) -> int:
@@ -120,12 +146,15 @@ class Trained:
             dispatcher=NO_STATE,
             timeline=self.timeline,
             verdict=Verdict(reasons),
+            are_new_keys_bare=self.is_full if self.rows.chunks else msgspec.UNSET,
         )
         write_manifest(self.storage, manifest)
         self._since, self._known = self.step, len(self._keys)
         self._chains = [part.files for part in parts]
         probe = deepcopy(self.reference)
-        self.expected[self.checkpoint] = probabilities(probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B))
+        logits_B = probe.step(PROBE.keys_BF, PROBE.dense_BN, PROBE.labels_B, admit=self._admit)
+        self.expected[self.checkpoint] = probabilities(logits_B)
+        self._reshaped.clear()
         kept = self.reference, self._last_steps, self._keys, self.step, self._since, self._known, self._chains
         self._saved[self.checkpoint] = deepcopy(kept)
         return self.checkpoint
@@ -148,13 +177,14 @@ class Trained:
         self.timeline += 1
 
     def _part(self, shard: int) -> ShardPart:
-        store = Store(self.rows, SEED, 64)
+        store = ModelSettings(self.rows, SEED, 64).empty_store()
         mine = slice(shard, None, self.shards)
         keys, rows_RT = np.array(self._keys[mine], np.uint64), self.reference.rows()[mine]
         store.reserve(len(keys))
         if len(keys):
             store.load(np.arange(len(keys)), keys, np.array(self._last_steps[mine], np.int64), rows_RT)
-        copy = RowCopy(store, self._since, dealt(self._known, shard, self.shards), len(store))
+        reshaped = np.array([row // self.shards for row in self._reshaped if row % self.shards == shard], np.int64)
+        copy = RowCopy(store, self._since, dealt(self._known, shard, self.shards), len(store), reshaped)
         while not copy.is_complete:
             copy.go_on()
         name = new_name(self.checkpoint, "shard", shard)

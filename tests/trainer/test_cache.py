@@ -31,13 +31,13 @@ def test_rows_put_are_the_rows_taken(chosen: list[int]) -> None:
 def test_values_put_leave_the_state() -> None:
     cache, slots = filled(), np.array([5, 1], np.int32)
     cache.put_values(slots, np.full((2, 3), -1, np.float32))
-    assert cache.take_values(slots).tolist() == [[-1.0] * 3] * 2
+    assert cache.take_parts(slots).tolist() == [[-1.0] * 3] * 2
     assert cache.take_full(slots)[:, 3:].tolist() == [[33.0, 34.0, 35.0], [9.0, 10.0, 11.0]]
 
 
 def test_rows_taken_do_not_follow_the_cache() -> None:
     cache, slots = filled(), np.array([0], np.int32)
-    taken, values = cache.take_full(slots), cache.take_values(slots)
+    taken, values = cache.take_full(slots), cache.take_parts(slots)
     cache.put_full(slots, np.zeros((1, 6), np.float32))
     assert taken[0, 5] == 5
     assert values[0, 2] == 2

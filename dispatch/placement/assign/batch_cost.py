@@ -8,6 +8,9 @@ carry value and state, but a row that several workers train is pulled as a value
 is split, which costs every one of them a push of its part and, at its next use, a pull. This is charged here, although
 it is due later (FUTURE).
 
+A row of which chunks are pruned is pulled, and pushed by its owner, at its size (``size_U``). Parts travel at full
+width, so the later cost of a split row does not depend on its size.
+
 Rows of a single sample are priced once, before any search: their cost depends on nobody else. For the others a
 Placement counts who uses them, so that the marginal cost of a sample takes one lookup for each of its rows.
 """
@@ -27,6 +30,8 @@ FUTURE = 1.0
 the next pull. If state is moved, too, anything from 0.4 to 1 gives about the same.
 """
 NOBODY = -1
+ALL_WHOLE = np.empty(0, np.float64)
+"""Instead of sizes: all rows are whole."""
 
 
 class Shared(NamedTuple):
@@ -41,6 +46,8 @@ class Shared(NamedTuple):
     """Cost of the pull by each worker, 0 if it holds the newest value."""
     owner_S: I32
     """The worker that pushes if anyone else uses the row, or NOBODY."""
+    push_S: F64
+    """Cost of that push."""
     value_share: float
     """Share of pull_Sn that a pull costs if several workers use the row."""
 
@@ -85,8 +92,9 @@ class Placement:
 
 
 def share(situation: Situation) -> Shared:
-    share = situation.value_share
-    return _share(situation.local_BF, situation.state_U, situation.holders_UQ, situation.row_cost_n, share)
+    rows = situation.local_BF, situation.state_U, situation.holders_UQ
+    size_U = ALL_WHOLE if situation.size_U is None else situation.size_U
+    return _share(*rows, situation.row_cost_n, situation.value_share, size_U)
 
 
 def batch_cost(situation: Situation, at_B: I32) -> float:
@@ -99,18 +107,19 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
         holders = set(np.flatnonzero(held_Un[u]).tolist())
         if not users:
             continue
+        size = 1.0 if situation.size_U is None else situation.size_U[u]
         pulling = users if situation.state_U[u] == SPLIT else users - holders
-        total += (situation.value_share if len(users) > 1 else 1.0) * sum(cost_n[j] for j in pulling)
+        total += size * (situation.value_share if len(users) > 1 else 1.0) * sum(cost_n[j] for j in pulling)
         if situation.state_U[u] == OWNED and users != holders:
-            total += sum(cost_n[j] for j in holders)
+            total += size * sum(cost_n[j] for j in holders)
         if len(users) > 1:
             total += FUTURE * sum(cost_n[j] for j in users)
     return float(total)
 
 
 @kernel
-def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -> Shared:
-    """Separates the rows of one sample from those of several, and prices both."""
+def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float, size_U: F64) -> Shared:
+    """Separates the rows of one sample from those of several, and prices both. size_U: or ALL_WHOLE."""
     samples, fields = local_BF.shape
     rows = state_U.shape[0]
     workers = row_cost_n.shape[0]
@@ -131,14 +140,19 @@ def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_s
             pairs += uses_U[u]
     pull_Sn = np.empty((shared, workers), np.float64)
     owner_S = np.empty(shared, np.int32)
+    push_S = np.zeros(shared, np.float64)
     alone_Bn = np.zeros((samples, workers), np.float64)
     first_B = np.zeros(samples + 1, np.int32)
     row_G = np.empty(pairs, np.int32)
     pull_n = np.empty(workers, np.float64)
     at = 0
     for u in range(rows):
-        if number_U[u] >= 0:
-            owner_S[number_U[u]] = _price(state_U[u], holders_UQ, u, row_cost_n, pull_Sn[number_U[u]])
+        s = number_U[u]
+        if s >= 0:
+            size = size_U[u] if size_U.size > 0 else 1.0
+            owner_S[s] = _price(state_U[u], holders_UQ, u, row_cost_n, size, pull_Sn[s])
+            if owner_S[s] >= 0:
+                push_S[s] = size * row_cost_n[owner_S[s]]
     for i in range(samples):
         for f in range(fields):
             u = local_BF[i, f]
@@ -149,23 +163,24 @@ def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_s
                 row_G[at] = number_U[u]
                 at += 1
                 continue
-            owner = _price(state_U[u], holders_UQ, u, row_cost_n, pull_n)
-            push = row_cost_n[owner] if owner >= 0 else 0.0
+            size = size_U[u] if size_U.size > 0 else 1.0
+            owner = _price(state_U[u], holders_UQ, u, row_cost_n, size, pull_n)
+            push = size * row_cost_n[owner] if owner >= 0 else 0.0
             for j in range(workers):
                 alone_Bn[i, j] += pull_n[j] + push
             if owner >= 0:
                 alone_Bn[i, owner] -= push
         first_B[i + 1] = at
-    return Shared(alone_Bn, first_B, row_G, pull_Sn, owner_S, value_share)
+    return Shared(alone_Bn, first_B, row_G, pull_Sn, owner_S, push_S, value_share)
 
 
 @kernel
-def _price(state: int, holders_UQ: U64, u: int, row_cost_n: F64, pull_n: F64) -> int:
+def _price(state: int, holders_UQ: U64, u: int, row_cost_n: F64, size: float, pull_n: F64) -> int:
     """Computes each worker's pull of one row; returns its owner or NOBODY."""
     owner = NOBODY
     for j in range(row_cost_n.shape[0]):
         holds = held(holders_UQ, u, j)
-        pull_n[j] = 0.0 if holds and state != SPLIT else row_cost_n[j]
+        pull_n[j] = 0.0 if holds and state != SPLIT else size * row_cost_n[j]
         if holds and state == OWNED:
             owner = j
     return owner
@@ -225,7 +240,7 @@ def _total(shared: Shared, users: Users, at_B: I32, row_cost_n: F64) -> float:
                 total += pull * shared.pull_Sn[s, j] + later * row_cost_n[j]
         owner = shared.owner_S[s]
         if owner >= 0 and (users.workers_S[s] > 1 or users.count_Sn[s, owner] == 0):
-            total += row_cost_n[owner]
+            total += shared.push_S[s]
     return total
 
 
@@ -255,9 +270,9 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
             single = users.sum_S[s] - (here if leaves else 0)
             fixed = FUTURE * row_cost_n[single] + (shared.value_share - 1.0) * shared.pull_Sn[s, single]
             if single == owner:
-                fixed += row_cost_n[owner]
+                fixed += shared.push_S[s]
         elif others == 0 and owner >= 0:
-            fixed = row_cost_n[owner]
+            fixed = shared.push_S[s]
             cost_n[owner] -= fixed
         for j in range(workers):
             others_here = users.count_Sn[s, j] - (1 if j == here else 0)

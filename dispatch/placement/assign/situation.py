@@ -27,6 +27,10 @@ class Situation:
     """How many samples worker j may get; the sum is at least B."""
     value_share: float = 1.0
     """Bytes of a row's value divided by those of value and state: the relative cost of a move without state."""
+    size_U: F64 | None = None
+    """Bytes of each row, with its state, over those of a whole one; None: all rows are whole. A row without state is
+    taken for value_share of that, although its value and its state need not shrink alike. Parts are always whole.
+    """
     parts_hold: bool = True
     """Whether part-holders of a split row count as holders in the cost of single samples; each policy decides this."""
     alpha: float = 1.0

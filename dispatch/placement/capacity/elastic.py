@@ -140,10 +140,13 @@ class Elastic:
         if self.participation.goes_by_clock:
             self._known.measure_decision(seconds, sole_of(self.participation.taking_part_n) is not None)
 
-    def watch(self, step: int, rows_U: I64) -> None:
-        """Records the distinct rows of a step's batch, to estimate what a worker alone would move of them."""
+    def watch(self, step: int, rows_U: I64, size_U: F64 | None = None) -> None:
+        """Records the distinct rows of a step's batch, to estimate what a worker alone would move of them.
+
+        size_U: see Situation.
+        """
         if sole_of(self.participation.taking_part_n) is None:
-            self._known.watch(step, rows_U)
+            self._known.watch(step, rows_U, size_U)
 
     def shift_shares(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
         """Shifts the shares by how long each worker took for these samples, of distinct rows.

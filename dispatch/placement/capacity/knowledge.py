@@ -58,9 +58,11 @@ class WorkerKnowledge:
         """Records how long the newest decision took, about one worker or several."""
         (self._decide_alone if is_alone else self._decide_several).append(seconds)
 
-    def watch(self, step: int, rows_U: I64) -> None:
-        """Records the distinct rows of a batch that several workers train, to estimate what one would move of them."""
-        self._shadow.train_batch(step, rows_U)
+    def watch(self, step: int, rows_U: I64, size_U: F64 | None = None) -> None:
+        """Records the distinct rows of a batch that several workers train, and their sizes, to estimate what one would
+        move of them.
+        """
+        self._shadow.train_batch(step, rows_U, size_U)
 
     def learn_rows(self, samples_n: I64, moved_n: F64) -> None:
         """Records what each worker moved for its samples: whole rows in the direction in which it

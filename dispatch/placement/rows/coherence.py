@@ -34,6 +34,7 @@ from dispatch.placement.rows.states import (
     add_holder,
     is_held,
     is_holder,
+    live_chunks,
     remove_holder,
     set_state,
     set_trained,
@@ -213,22 +214,45 @@ def hold_cached(worker: int, rows: RowStates, caches: Caches) -> None:
 
 
 @kernel
-def forget(keys_R: U64, before: int, rows: RowStates, caches: Caches) -> I64:
-    """Collects the rows that were last trained before a step; nobody holds them afterwards, and nothing of them is
-    written back. Replicated rows stay.
+def forget(keys_R: U64, before: int, rows: RowStates, caches: Caches) -> tuple[I64, int]:
+    """Collects the rows that were last trained before a step, and counts their live chunks; nobody holds them
+    afterwards, and nothing of them is written back. Replicated rows stay.
     """
     forgotten = np.empty(keys_R.size, np.int64)
     count = 0
+    live = 0
     for row in range(keys_R.size):
         if keys_R[row] == FREE or step_of(rows, row) >= before or state_of(rows, row) == REPLICATED:
             continue
         for worker in range(caches.capacity_n.size):
             if is_holder(rows, row, worker):
                 cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+        live += live_chunks(rows, row)
         rows[row, :] = 0
         forgotten[count] = row
         count += 1
-    return forgotten[:count].copy()
+    return forgotten[:count].copy(), live
+
+
+@kernel
+def drop_copies(dropped: I64, rows: RowStates, caches: Caches) -> None:
+    """Nobody holds these rows, all of them clean, afterwards."""
+    for row in dropped:
+        for worker in range(caches.capacity_n.size):
+            if is_holder(rows, row, worker):
+                cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+                remove_holder(rows, row, worker)
+
+
+@kernel
+def drop_all_copies(rows: RowStates, caches: Caches) -> None:
+    """Nobody holds any row, all of them clean, afterwards."""
+    for worker in range(caches.capacity_n.size):
+        for slot in range(caches.capacity_n[worker]):
+            row = int(caches.slot_nC4[worker, slot, cache.ROW])
+            if row != EMPTY and is_holder(rows, row, worker):
+                cache.outdate(caches, worker, slot)
+                remove_holder(rows, row, worker)
 
 
 @kernel

@@ -17,21 +17,24 @@ Transfers of rows that the step before did not train are marked as early (dispat
 Rows of a hot set, if there is one, are replicated instead (dispatch/placement/rows/replicas.py) and take no part in
 this.
 
-Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots.
+Legend: B samples, F keys per sample, U distinct rows of the batch, n workers, Q words of 64 workers each, C slots,
+M masks of a row.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import I32, I64, U8, U64
+from dispatch.placement.arrays import F64, I32, I64, U8, U64
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.behind import WriteBehind
 from dispatch.placement.rows.cache import EVICTIONS
 from dispatch.placement.rows.coherence import (
     advance,
+    drop_all_copies,
+    drop_copies,
     flush,
     forget,
     give_slots,
@@ -52,6 +55,8 @@ from dispatch.placement.rows.states import (
     empty_states,
     gather,
     is_any_unwritten,
+    masks_of,
+    set_masks,
     state_of,
     trained_states,
 )
@@ -62,6 +67,15 @@ Synchronisation = Literal["on_demand", "full"]
 
 
 NOTHING_UNDER_WAY = 1 << 62
+
+
+class Forgotten(NamedTuple):
+    """Rows whose keys were forgotten."""
+
+    rows: I64
+    """Their numbers, ascending."""
+    live: int
+    """The number of chunks of them that were live."""
 
 
 class Directory:
@@ -94,10 +108,20 @@ class Directory:
         """Rows whose updates the next step pushes in any case."""
         self._late_from = NOTHING_UNDER_WAY
         """The last step; transfers of rows that it trains have to wait for it."""
+        self._sizes_M: F64 | None = None
+        """Size of a row by its mask; None: all rows are whole."""
 
     def write_behind(self, is_due: bool) -> None:
         """Sets whether owners push rows ahead of a flush from now on; by default they do."""
         self._behind.is_due = is_due
+
+    def use_sizes(self, sizes_M: F64 | None) -> None:
+        """Sets the bytes of a row by its mask, over those of a whole one; None, as by default: all rows are whole."""
+        self._sizes_M = sizes_M
+
+    def sizes(self, rows: I64) -> F64 | None:
+        """Bytes of each row over those of a whole one; None if all rows are whole."""
+        return None if self._sizes_M is None else self._sizes_M[self.masks(rows)]
 
     @property
     def nbytes(self) -> int:
@@ -133,18 +157,41 @@ class Directory:
                 hold_cached(worker, self._rows, self._caches)
         return keeps
 
-    def load(self, last_steps_R: I64) -> None:
-        """Takes over when each row was last trained, from a checkpoint, before the first step."""
-        self._rows = trained_states(last_steps_R, words_for(self.workers))
+    def load(self, last_steps_R: I64, masks_R: U8 | None = None) -> None:
+        """Takes over when each row was last trained and, if rows have chunks, their masks, from a checkpoint, before
+        the first step.
+        """
+        self._rows = trained_states(last_steps_R, words_for(self.workers), masks_R)
 
-    def forget(self, keys_R: U64, before: int) -> I64:
-        """Forgets the rows with a key that were last trained before a step; returns their numbers, ascending.
+    def forget(self, keys_R: U64, before: int) -> Forgotten:
+        """Forgets the rows with a key that were last trained before a step.
 
         What only workers have of them is lost, and their copies leave first when room is needed. The shards must drop
         the parts of split rows.
         """
         self._reserve(keys_R.size)
-        return forget(keys_R, before, self._rows, self._caches)
+        return Forgotten(*forget(keys_R, before, self._rows, self._caches))
+
+    def set_masks(self, rows: I64, masks: U8) -> None:
+        """Sets which chunks of new rows are live."""
+        self._reserve(int(rows.max(initial=-1)) + 1)
+        set_masks(self._rows, rows, masks)
+
+    def masks(self, rows: I64) -> U8:
+        """Which chunks of these rows are live."""
+        self._reserve(int(rows.max(initial=-1)) + 1)
+        return masks_of(self._rows, rows)
+
+    def reshape(self, rows: I64, masks: U8) -> None:
+        """Sets the masks of these rows, which have changed on the shards, and drops every copy of them; to be called
+        between a flush and the next step.
+        """
+        self.set_masks(rows, masks)
+        drop_copies(rows, self._rows, self._caches)
+
+    def drop_copies(self) -> None:
+        """Drops every copy of every row; to be called between a flush and the next step."""
+        drop_all_copies(self._rows, self._caches)
 
     def replicate(self, rows: I64) -> None:
         """Replicates these rows on every worker from the next step on; slots that they do not need become free."""
@@ -184,7 +231,7 @@ class Directory:
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, moves)
         self._behind.push(self._rows, self._caches, moves, self._late_from, now)
         self._behind.note(uses, slots)
-        decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from)
+        decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from, self._sizes_M)
         self._late_from = step
         advance(step, batch.rows_U, users_UQ, self._rows)
         if reduction is not None:
@@ -200,7 +247,8 @@ class Directory:
         flush(self._rows, self._caches, moves)
         self._behind.forget()
         add_pushes(moves, self._replicas.write_back(OWNED_FLUSH))
-        return make_round(self.workers, self.shards, moves, None, np.empty(0, np.int32), self._rows)
+        none = np.empty(0, np.int32)
+        return make_round(self.workers, self.shards, moves, None, none, self._rows, sizes_M=self._sizes_M)
 
     def holders(self, row: int) -> tuple[int, set[int]]:
         """State and holders of one row, for tests and debugging."""

@@ -6,10 +6,11 @@ at the same time as the early ones, and nobody waits for them in this step; so d
 (dispatch/placement/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within
 each part rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
-Legend: b samples of a micro-batch, F keys per sample, n workers, s shards.
+Legend: b samples of a micro-batch, F keys per sample, n workers, s shards, M masks of a row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from dispatch.placement.rows.moves import (
     RoundMoves,
     can_wait,
 )
-from dispatch.placement.rows.states import RowStates, step_of
+from dispatch.placement.rows.states import RowStates, masks_of, step_of
 from dispatch.placement.rows.uses import Uses, WorkerUse
 from dispatch.placement.traffic import WorkerTraffic, ring_moved
 from infra.base.kernels import kernel
@@ -104,6 +105,22 @@ class ShardPlan:
     """The step that last changed each of them."""
 
 
+class PrunedMoves(NamedTuple):
+    """What was missing of the rows moved in a round, because chunks of them are pruned, in whole rows by worker.
+
+    A row without state is taken to lack as much of its value as of all of it. Parts lack nothing.
+    """
+
+    full_pull: F64
+    value_pull: F64
+    """To be multiplied by the value's share of the bytes of a row."""
+    owned_push: F64
+
+    def ways(self, value_share: float) -> tuple[F64, F64]:
+        """What is missing of all pulls and of all pushes, in whole rows with state."""
+        return self.full_pull + value_share * self.value_pull, self.owned_push
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Rows moved in a round: how many, by worker and by reason."""
@@ -128,6 +145,8 @@ class Traffic:
     """Replicated rows whose gradients are all-reduced, the same on every worker."""
     replica_pull: int = 0
     """How many of each worker's pulls bring it the hot set: no sample needed them."""
+    missing: PrunedMoves | None = None
+    """None if all rows are whole."""
 
     @property
     def hits(self) -> I64:
@@ -144,17 +163,25 @@ class Traffic:
         return self.update_push + self.evict_push + self.behind_push + self.flush_push
 
     def whole_rows(self, value_share: float) -> F64:
-        """What moves over each worker's link, in rows with state; value_share: share of the bytes of a row without
-        state.
+        """What moves over each worker's link, in whole rows with state; value_share: share of the bytes of a row
+        without state.
         """
         rows = self.miss_pull + self.pushes + self.all_reduce
         whole = self.full_pull + self.owned_push
-        return whole + value_share * (rows - whole)
+        moved: F64 = whole + value_share * (rows - whole)
+        if self.missing is not None:
+            missing_down, missing_up = self.missing.ways(value_share)
+            moved = moved - (missing_down + missing_up)
+        return moved
 
     def busier_way(self, value_share: float) -> F64:
         """The same in the busier direction: pushes and pulls overlap, so this one determines the time."""
         down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
         up: F64 = self.owned_push + value_share * (self.pushes - self.owned_push)
+        if self.missing is not None:
+            missing_down, missing_up = self.missing.ways(value_share)
+            down = down - missing_down
+            up = up - missing_up
         return np.asarray(np.maximum(up, down) + value_share * self.all_reduce)
 
     def of(self, worker: int) -> WorkerTraffic:
@@ -191,9 +218,19 @@ class RoundPlan:
 
 
 def make_round(
-    n: int, shards: int, moves: RoundMoves, uses: Uses | None, slots: I32, rows: RowStates, late_from: int = 0
+    n: int,
+    shards: int,
+    moves: RoundMoves,
+    uses: Uses | None,
+    slots: I32,
+    rows: RowStates,
+    late_from: int = 0,
+    sizes_M: F64 | None = None,
 ) -> RoundPlan:
-    """uses: None in a flush. Rows that were last trained in step late_from, or after it, are late."""
+    """uses: None in a flush. Rows that were last trained in step late_from, or after it, are late.
+
+    sizes_M: bytes of a row by its mask, over those of a whole one; None: all rows are whole.
+    """
     pushes = moves.pushes_4[: moves.counts[PUSHES_COUNT]]
     pulls = moves.pulls_4[: moves.counts[PULLS_COUNT]]
     settled_2 = moves.settled_2[: moves.counts[SETTLED_COUNT]]
@@ -213,7 +250,10 @@ def make_round(
         for j in range(n)
     )
     early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
-    return RoundPlan(workers, early, late, evicted, _traffic(n, pushes, pulls, np.diff(bounds)))
+    traffic = _traffic(n, pushes, pulls, np.diff(bounds))
+    if sizes_M is not None:
+        traffic = replace(traffic, missing=_missing(n, pushes, pulls, 1.0 - sizes_M, rows))
+    return RoundPlan(workers, early, late, evicted, traffic)
 
 
 def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
@@ -347,4 +387,19 @@ def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
         behind_push=pushes_nk[:, OWNED_BEHIND],
         flush_push=pushes_nk[:, OWNED_FLUSH] + pushes_nk[:, PART_FLUSH],
         owned_push=pushes_nk[:, OWNED_KINDS].sum(axis=1),
+    )
+
+
+def _missing(n: int, pushes: I64, pulls: I64, missing_M: F64, rows: RowStates) -> PrunedMoves:
+    """missing_M: what is missing of a row by its mask, in whole rows."""
+
+    def by_worker(moves_4: I64) -> F64:
+        missing = missing_M[masks_of(rows, moves_4[:, MOVE_ROW])]
+        return np.bincount(moves_4[:, MOVE_WORKER], weights=missing, minlength=n).astype(np.float64, copy=False)
+
+    is_full = pulls[:, MOVE_KIND] == WITH_STATE
+    return PrunedMoves(
+        full_pull=by_worker(pulls[is_full]),
+        value_pull=by_worker(pulls[~is_full]),
+        owned_push=by_worker(pushes[np.isin(pushes[:, MOVE_KIND], OWNED_KINDS)]),
     )

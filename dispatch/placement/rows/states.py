@@ -1,7 +1,8 @@
 """What is known of every row, stored together so that one fetch is enough.
 
-A row is 1 + Q words of 64 bits: the step that last trained it and its state in the first, its holders in the others
-(dispatch/placement/rows/holders.py).
+A row is 1 + Q words of 64 bits: its state (2 bits), its mask (8) and the step that last trained it (54) in the first,
+its holders in the others (dispatch/placement/rows/holders.py). Bit k of a mask is set if chunk k of the row is live;
+without chunks it is 0.
 
 Legend: R rows, U distinct rows of a batch, Q words of 64 workers each.
 """
@@ -24,9 +25,13 @@ knows this state: policies see such a row as CLEAN and held by everybody.
 """
 
 TRAINED = 0
-"""the first word of a row: the step that last trained it, and its state"""
+"""the first word of a row: the step that last trained it, its mask and its state"""
 STATE_BITS = np.uint64(2)
 STATE_MASK = np.uint64(3)
+CHUNKS_MASK = np.uint64(0xFF << 2)
+"""the bits of a row's mask"""
+STEP_AT = np.uint64(10)
+"""the lowest bit of the step"""
 
 RowStates = U64
 """[R, 1 + Q]."""
@@ -40,17 +45,31 @@ def empty_states(rows: int, words: int) -> RowStates:
 
 
 def clean_states(rows: RowStates, words: int) -> RowStates:
-    """The same rows with their last trained steps, clean and held by nobody."""
+    """The same rows with their masks and last trained steps, clean and held by nobody."""
     states = empty_states(len(rows), words)
     states[:, TRAINED] |= rows[:, TRAINED] & ~STATE_MASK
     return states
 
 
-def trained_states(last_steps_R: I64, words: int) -> RowStates:
-    """Rows with these last trained steps, clean and held by nobody."""
+def trained_states(last_steps_R: I64, words: int, masks_R: U8 | None = None) -> RowStates:
+    """Rows with these last trained steps and masks, clean and held by nobody. masks_R: None if rows have no chunks."""
     states = empty_states(last_steps_R.size, words)
-    states[:, TRAINED] |= np.maximum(last_steps_R, 0).astype(np.uint64) << STATE_BITS
+    states[:, TRAINED] |= np.maximum(last_steps_R, 0).astype(np.uint64) << STEP_AT
+    if masks_R is not None:
+        set_masks(states, np.arange(last_steps_R.size), masks_R)
     return states
+
+
+def set_masks(rows: RowStates, numbers: I64, masks: U8) -> None:
+    """Sets the masks of rows with different numbers."""
+    others = rows[numbers, TRAINED] & ~CHUNKS_MASK
+    rows[numbers, TRAINED] = others | (masks.astype(np.uint64) << STATE_BITS)
+
+
+def masks_of(rows: RowStates, numbers: I64) -> U8:
+    """The masks of some rows."""
+    masks: U8 = ((rows[numbers, TRAINED] & CHUNKS_MASK) >> STATE_BITS).astype(np.uint8)
+    return masks
 
 
 def is_any_unwritten(rows: RowStates) -> bool:
@@ -66,7 +85,18 @@ def state_of(rows: RowStates, row: int) -> int:
 @kernel
 def step_of(rows: RowStates, row: int) -> int:
     """The step that last trained the row."""
-    return int(rows[row, TRAINED] >> STATE_BITS)
+    return int(rows[row, TRAINED] >> STEP_AT)
+
+
+@kernel
+def live_chunks(rows: RowStates, row: int) -> int:
+    """The number of live chunks of the row."""
+    left = rows[row, TRAINED] & CHUNKS_MASK
+    count = 0
+    while left != 0:
+        left &= left - np.uint64(1)
+        count += 1
+    return count
 
 
 @kernel
@@ -76,7 +106,7 @@ def set_state(rows: RowStates, row: int, state: int) -> None:
 
 @kernel
 def set_trained(rows: RowStates, row: int, step: int, state: int) -> None:
-    rows[row, TRAINED] = (np.uint64(step) << STATE_BITS) | np.uint64(state)
+    rows[row, TRAINED] = (np.uint64(step) << STEP_AT) | (rows[row, TRAINED] & CHUNKS_MASK) | np.uint64(state)
 
 
 @kernel

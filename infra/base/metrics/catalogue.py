@@ -50,6 +50,10 @@ METRICS = (
     _metric("keys", "gauge", DISPATCHER, "Keys that are known and have a row."),
     _metric("keys_forgotten_total", "counter", DISPATCHER, "Keys forgotten because no sample had them for long."),
     _metric("keys_rare_total", "counter", DISPATCHER, "Keys of samples that had no row of their own yet."),
+    _metric("rows_bytes", "gauge", DISPATCHER, "Bytes of the rows on all shards, by formula."),
+    _metric("chunks_live", "gauge", DISPATCHER, "Chunks of rows that are not pruned, if rows are divided into any."),
+    _metric("chunks_pruned_total", "counter", DISPATCHER, "Chunks of rows pruned because others were more useful."),
+    _metric("chunks_brought_back_total", "counter", DISPATCHER, "Pruned chunks of rows that became useful again."),
     # ── quality ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),

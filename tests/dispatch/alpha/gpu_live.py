@@ -32,6 +32,7 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.enviro
 LOADS, LOAD_SECONDS, REST_SECONDS = 3, 20.0, 40.0
 MOVED_WITHIN, BACK_WITHIN = 10.0, 30.0
 START_SECONDS = 240.0
+SILENT_SECONDS = 15.0
 WARM_SECONDS = 30.0
 """of training before anything is looked at: it must be known what is usual"""
 BURN = """
@@ -61,10 +62,14 @@ class Seen:
     """seconds since the beginning, alpha, backend; the first is what held at first"""
 
     def follow(self, seconds: float, until: Callable[[Status], bool] = lambda _: False) -> bool:
-        """For so long, or until that is so; returns whether it is."""
+        """For so long, or until that is so; returns whether it is. Raises AssertionError if the run falls silent: then
+        nothing would change, whatever happened to the GPU.
+        """
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if self.socket.poll(int(1000 * left)):
+            is_heard = self.socket.poll(int(1000 * min(left, SILENT_SECONDS)))
+            assert is_heard or left < SILENT_SECONDS, f"no status for {SILENT_SECONDS:g} s after {self.now}"
+            if is_heard:
                 self.now = msgspec.json.decode(self.socket.recv(), type=Status)
                 self._note(self.now)
                 if until(self.now):

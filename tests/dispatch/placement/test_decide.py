@@ -10,6 +10,7 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.pruning import Pruner, PruneTerms
 from infra.base.errors import ConfigError
 
 
@@ -102,3 +103,49 @@ def test_comparing_changes_no_decision() -> None:
 def test_processor_time_is_part_of_a_decisions_time() -> None:
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
     assert decider.decide(1, np.arange(32, dtype=np.uint64).reshape(8, 4)).cpu_seconds > 0.0
+
+
+def test_the_directory_knows_which_new_rows_got_chunks_and_the_pruner_what_was_forgotten() -> None:
+    directory = Directory(np.full(2, 64), "lru", 1)
+    pruner = Pruner(PruneTerms(2, budget=7))
+    decider = Decider(Index(), directory, Joint(2, 0), Needs(), np.ones(2), pruner=pruner)
+    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    assert directory.masks(np.arange(4)).tolist() == [0b11, 0b11, 0b11, 0]
+    decider.repeat(2, np.array([[0, 4]], np.uint64), np.zeros(1, np.int32), chunked=1)
+    assert (directory.masks(np.arange(5)).tolist(), pruner.state.live) == ([0b11, 0b11, 0b11, 0, 0b11], 8)
+    decider.flush()
+    decider.reshape(np.array([0, 3]), np.array([0b01, 0b10], np.uint8))
+    # keys 1, 2 and 3 are forgotten, with five live chunks; three new rows of four get chunks
+    decision = decider.decide(3, np.array([[5, 6], [7, 8]], np.uint64), forget_before=2)
+    assert decision.forgotten.tolist() == [1, 2, 3]
+    assert (decision.chunked, decision.bare.size) == (2, 2)
+    assert pruner.state.live == 8 - 5 + 4
+    assert directory.masks(np.arange(7)).tolist()[0] == 0b01
+
+
+def test_rows_without_chunks_have_no_masks() -> None:
+    directory = Directory(np.full(2, 64), "lru", 1)
+    decider = Decider(Index(), directory, Joint(2, 0), Needs(), np.ones(2))
+    assert decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2)).bare.size == 0
+    assert not directory.masks(np.arange(4)).any()
+
+
+def test_a_policy_sees_the_sizes_of_rows() -> None:
+    seen: list[list[float]] = []
+
+    class Watching:
+        def assign(self, situation: Situation) -> Assignment:
+            assert situation.size_U is not None
+            seen.append(situation.size_U.tolist())
+            return Assignment(np.arange(situation.samples, dtype=np.int32) % 2)
+
+    sizes = np.array([0.2, 0.6, 0.6, 1.0])
+    directory, pruner = Directory(np.full(2, 64), "lru", 1), Pruner(PruneTerms(2, budget=6))
+    decider = Decider(Index(), directory, Watching(), Needs(), np.ones(2), pruner=pruner, sizes=sizes)
+    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.flush()
+    decider.reshape(np.array([0]), np.array([0b10], np.uint8))
+    plan = decider.decide(2, np.array([[0, 3], [1, 2]], np.uint64)).plan
+    assert seen == [[1.0, 1.0, 1.0, 0.2], [0.6, 0.2, 1.0, 1.0]]
+    # worker 0 pulls row 0 again, and row 3, which worker 1 had
+    assert plan.traffic.whole_rows(1.0)[0] == pytest.approx(0.6 + 0.2)

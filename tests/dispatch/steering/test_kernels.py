@@ -15,22 +15,30 @@ from dispatch.placement.decide import Decider, warm_up
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.pruning import Pruner, PruneTerms
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("dispatch.")]
     return {(value.__module__, value.__name__, signature) for module in modules for value in vars(module).values()
             for signature in getattr(value, "signatures", ())}
 
-for policy in sys.argv[1:]:
-    warm_up(policy, seed=1)
+chunks = int(sys.argv[1])
+for policy in sys.argv[2:]:
+    warm_up(policy, seed=1, chunks=chunks)
     known, needs, draw = compiled(), parse_spec(policy).needs, np.random.default_rng(0)
     directory = Directory(np.full(3, 4096, np.int64), "lru", 3, needs.synchronisation, write_behind=1.0)
-    decider = Decider(Index(), directory, parse_spec(policy).build(1, "cpu"), needs, np.array([1.0, 1.0, 2.0]))
+    sizes = np.linspace(0.5, 1.0, 1 << chunks) if chunks else None
+    pruner = Pruner(PruneTerms(chunks, budget=6000))
+    members = Index(), directory, parse_spec(policy).build(1, "cpu"), needs, np.array([1.0, 1.0, 2.0])
+    decider = Decider(*members, pruner=pruner, sizes=sizes)
     decider.compares = True
     for step, alpha in ((1, 1.0), (2, 0.75), (3, 0.25), (16, 0.5), (17, 0.0)):
         decider.alpha = alpha
         decider.decide(step, draw.integers(0, 3000, (256, 6)).astype(np.uint64))
     decider.flush()
+    if chunks:
+        decider.reshape(np.arange(9), np.full(9, 1, np.uint8))
+        decider.drop_copies()
     print(sorted(compiled() - known))
 """
 
@@ -77,7 +85,8 @@ def test_kernels_that_cannot_be_compiled_are_an_error(kernels: PolicyKernels, co
     assert compiled == ["broken"]
 
 
-def test_no_decision_compiles_anything_whatever_alpha_is() -> None:
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_no_decision_compiles_anything_whatever_alpha_is(chunks: int) -> None:
     """In a process of its own: others have compiled what they needed."""
-    argv = [sys.executable, "-c", COMPILED, "esd:1", "joint:8"]
+    argv = [sys.executable, "-c", COMPILED, str(chunks), "esd:1", "joint:8"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[]\n[]\n"

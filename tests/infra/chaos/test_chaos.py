@@ -247,7 +247,8 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 SMALL = ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
-FORGETFUL = ("--set", "memory.expire_steps=8", "--set", "memory.admit_after=2")
+SETTINGS = "memory.expire_steps=8", "memory.admit_after=2", "rows.chunks=2", "memory.prune_share=0.5"
+FORGETFUL = tuple(part for setting in (*SETTINGS, "memory.prune_steps=9") for part in ("--set", setting))
 FAULTS = len(WEIGHTS)
 """the first of these are one of each kind of process"""
 PROMISES = (
@@ -291,6 +292,7 @@ def test_a_run_whose_processes_are_killed_and_stopped_at_random_keeps_every_prom
         decided = [record for record in read_records(folder / JOURNAL) if isinstance(record, StepDecided)]
         assert any(step.forget_before for step in decided)
         assert all(step.admitted is not None for step in decided if step.assignment)
+        assert any(step.pruned for step in decided)
     else:
         assert {name: found.get(name) for name in PROMISES} == dict.fromkeys(PROMISES, True)
         assert told["levels"]["samples"] > 0

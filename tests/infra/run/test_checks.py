@@ -32,6 +32,34 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["memory.budget_mb=1"], "rows are not divided into any; expected rows.chunks"),
+        (["memory.prune_share=0.5"], "rows are not divided into any; expected rows.chunks"),
+        (["memory.budget_mb=0.01", "rows.chunks=2"], "memory.budget_mb = 0.01 has room for 163 chunks, and a batch"),
+        (["rows.chunks=1", "dispatch.policy=fae:0.2:8"], "'fae:0.2' replicates rows, and rows.chunks is 1"),
+        (["rows.chunks=2", "memory.prune_shape=1"], "memory.prune_shape is '1' for 2 chunks"),
+    ],
+)
+def test_what_cannot_be_pruned_is_found_first(settings: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check_start(load_settings(None, settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["rows.chunks=3"], "rows of 16 columns cannot be divided into 3 chunks"),
+        (["rows.chunks=8", "rows.dim=12"], "rows of 12 columns cannot be divided into 8 chunks"),
+        (["memory.budget_mb=1", "memory.prune_share=0.5"], "both to 1 MiB and by a share of 0.5; expected one"),
+    ],
+)
+def test_settings_of_pruning_that_contradict_each_other_are_refused(settings: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_settings(None, settings)
+
+
 @pytest.mark.parametrize("setting", WRONG)
 def test_a_setting_with_which_a_process_would_fail_is_found_first(setting: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(WRONG[setting])):

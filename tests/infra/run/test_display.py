@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import (
+    ChunkCounts,
     DecisionStatus,
     EventCounts,
     FieldsStatus,
@@ -84,6 +85,13 @@ def test_picture_shows_everything_uncut(width: int) -> None:
         assert part in text
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_live_chunks_are_shown_if_rows_can_be_pruned() -> None:
+    pruned = structs.replace(STATUS, chunks=ChunkCounts(per_row=2, live=304_600, budget=400_000))
+    text = drawn(Picture(pruned), 80) + drawn(render_summary(summarize(pruned, "finished")), 120)
+    assert text.count("305k chunks live (10.0%, room for 400k)") == 2
+    assert "chunks" not in drawn(Picture(STATUS), 80)
 
 
 LONG = "edge-" + "7" * 20

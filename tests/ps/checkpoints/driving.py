@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
 from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
-from ps.checkpoints.digest import add_digests, digest_reference
+from ps.checkpoints.digest import add_digests, digest_reference, word_of
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.checkpoints.restore import ModelSettings
 from ps.checkpoints.taker import CheckpointTaker
 from ps.config import DenseRule, RowConfig
 from ps.dense.range import DenseRange, pieces_of
 from ps.optimizers import update_reference
+from ps.packed import Packing
 from ps.phases import FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
     BARE,
@@ -34,12 +35,16 @@ from ps.protocol import (
     FilePart,
     Open,
     Opened,
+    Prune,
     Push,
     PushArrays,
     PushDense,
     Terms,
 )
+from ps.pruned_store import stored_reference
+from ps.pruning import decide_reference, halve_reference
 from ps.rounds import Received
+from ps.settling import settle_rows_reference
 from ps.shard import Reply, Shard
 from ps.start import start_reference
 from tests.ps.doubles import fingerprints
@@ -48,6 +53,7 @@ RUN = "r"
 ROWS = RowConfig(dim=3)
 MODEL = ModelSettings(ROWS, 7, 4, DenseRule("adam", 0.1))
 WIDTH = ROWS.shape().total
+IN_CHUNKS = ModelSettings(RowConfig(dim=4, chunks=2), 7, 4, DenseRule("adam", 0.1))
 DENSE = 7
 """weights of the dense vector"""
 DISPATCHER = FilePart("00000001/dispatcher", 0, "")
@@ -62,7 +68,7 @@ class PlainModel:
 
     def digest(self) -> str:
         plain = [
-            (number, key, last_step, row.view(np.uint64).tolist())
+            (number, key, last_step, row.view(word_of(row.nbytes)).tolist())
             for number, (key, last_step, row) in enumerate(self.rows)
         ]
         return digest_reference(plain)
@@ -88,7 +94,8 @@ def failing_storage(folder: Path) -> FailingStorage:
 class Driven:
     """Some shards of one run; rounds take effect in the model when announced, on the shards once delivered."""
 
-    def __init__(self, storage: Storage, shards: int = 1, deltas: int = 8) -> None:
+    def __init__(self, storage: Storage, shards: int = 1, deltas: int = 8, settings: ModelSettings = MODEL) -> None:
+        self.settings, self.width = settings, settings.rows.shape().total
         self.storage, self.deltas = storage, deltas
         self.model = PlainModel()
         self.step, self.phase, self.generation, self.checkpoint = 0, TRAIN, 0, 0
@@ -111,7 +118,8 @@ class Driven:
         self.close()
         takers = [CheckpointTaker(self.storage, number, self.deltas) for number in range(shards)]
         self.shards = [
-            Shard(MODEL, RUN, terms=Terms(number, shards, {}), checkpoints=taker) for number, taker in enumerate(takers)
+            Shard(self.settings, RUN, terms=Terms(number, shards, {}), checkpoints=taker)
+            for number, taker in enumerate(takers)
         ]
 
     def open(self, restore: int) -> list[Any]:
@@ -139,7 +147,7 @@ class Driven:
         first = len(self.model.rows)
         for _ in range(new):
             key = int(self.random.integers(1 << 63))
-            start = np.array(start_reference(ROWS, MODEL.seed, key), np.float32)
+            start = np.array(start_reference(self.settings.rows, self.settings.seed, key), np.float32)
             self.model.rows.append((key, -1, start))
         count = max(1, len(self.model.rows))
         used = {row % count: self.step for row in changed if self.model.rows}
@@ -147,6 +155,25 @@ class Driven:
         self.kept |= {row % count: self.step for row in kept if self.model.rows and row % count not in used}
         self._round(used, range(first, first + new), by_gradient)
         self._dense()
+
+    def prune(self, evict_below: list[int], bring_from: list[int], halvings: int = 0) -> list[Any]:
+        """Prunes chunks of the model and of the shards; returns the shards' answers."""
+        header = Prune(**self._at(), evict_below=evict_below, bring_from=bring_from, halvings=halvings)
+        answers = [self._tell(shard, header)[0].header for shard in self.shards]
+        chunks = self.settings.rows.chunks
+        for number, (key, last_step, old) in enumerate(self.model.rows):
+            utilities = old[-1 - chunks : -1]
+            live = old[-1:].astype(np.uint8)
+            pruned, brought = decide_reference(utilities[None], live, evict_below, bring_from)
+            now = old.copy()
+            now[-1 - chunks : -1] = halve_reference(utilities, halvings)
+            start = np.array(start_reference(self.settings.rows, self.settings.seed, key), np.float32)
+            for chunk, columns in enumerate(np.split(np.arange(self.settings.rows.dim), chunks)):
+                if brought[0] >> chunk & 1:
+                    now[columns] = start[columns]
+            now[-1] = (live & ~pruned | brought)[0]
+            self.model.rows[number] = (key, last_step, stored_reference(self.settings.rows, now[None])[0])
+        return answers
 
     def flush(self, checkpoint: bool = True) -> int:
         """A flush that writes rows back, and a checkpoint after it; returns its number."""
@@ -228,9 +255,9 @@ class Driven:
             assert len(shard.store) == len(mine)
             assert shard.store.keys(numbers).tolist() == [key for key, _, _ in mine]
             assert shard.store.steps(numbers).tolist() == [last_step for _, last_step, _ in mine]
-            out = np.empty((len(mine), WIDTH), np.float32)
+            out = np.empty((len(mine), self.width), np.float32)
             shard.store.gather(numbers, out)
-            assert np.array_equal(out, np.array([row for _, _, row in mine]).reshape(-1, WIDTH))
+            assert np.array_equal(out, np.array([row for _, _, row in mine]).reshape(-1, self.width))
         self._check_dense()
         digests: list[Any] = [self._tell(shard, Digest(**self._at()))[0].header for shard in self.shards]
         assert add_digests(each.digest for each in digests) == self.model.digest()
@@ -271,12 +298,19 @@ class Driven:
 
     def _change(self, used: dict[int, int], by_gradient: bool) -> dict[int, NDArray[Any]]:
         """Changes rows of the model; returns what a worker brings of each."""
-        floats, width = {}, ROWS.shape().value
+        floats = {}
+        rows = self.settings.rows
+        shape = rows.shape()
         for row, step in used.items():
             key, _, old = self.model.rows[row]
-            now = np.abs(self.random.normal(size=WIDTH)).astype(np.float32)
-            floats[row] = now[:width] if by_gradient else now
-            now = update_reference(ROWS, old[None], now[None, :width])[0] if by_gradient else now
+            now = np.abs(self.random.normal(size=self.width)).astype(np.float32)
+            if by_gradient:
+                floats[row] = now[: shape.part].copy()
+                settle = settle_rows_reference if shape.chunks else update_reference
+                now = settle(rows, old[None], floats[row][None])[0]
+            else:
+                now[-1] = old[-1] if shape.chunks else now[-1]
+                floats[row] = now = stored_reference(rows, now[None])[0] if shape.chunks else now
             self.model.rows[row] = (key, step, now)
         return floats
 
@@ -297,9 +331,13 @@ class Driven:
             changed_steps=np.array([used[row] for row in here], np.int64),
             pushed=fingerprints((owned.tolist(), parts.tolist())),
         )
-        flat = np.concatenate([floats[row] for row in here] or [np.empty(0, np.float32)])
-        none = flat[:0]
-        return arrays, PushArrays(owned, none if by_gradient else flat, parts, flat if by_gradient else none)
+        if by_gradient:
+            flat = np.concatenate([floats[row] for row in here] or [np.empty(0, np.float32)])
+            return arrays, PushArrays(owned, flat[:0], parts, flat)
+        rows_KT = np.array([floats[row] for row in here], np.float32).reshape(len(here), self.width)
+        packing = Packing(self.settings.rows)
+        masks = packing.masks_of(rows_KT)
+        return arrays, PushArrays(owned, packing.pack(rows_KT, masks), parts, np.empty(0, np.float32), masks)
 
     @property
     def _has_dense(self) -> bool:

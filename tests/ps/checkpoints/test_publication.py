@@ -61,7 +61,7 @@ def test_file_arrives_as_it_is_stored_and_is_read_in_its_place(tmp_path: Path, p
     storage.delete(part.name)
     for each in (part, part, other):
         found = read_columns(files, each)
-        assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(found.arrays.values(), held.arrays.values(), strict=True))
         verify(files, each)
         assert all(np.array_equal(a, b) for a, b in zip(read_index(files, each), held[:3], strict=True))
         assert files.size(each.name) == each.nbytes

@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
 from infra.base.wire import Codec
+from ps.bins import BINS
 from ps.checkpoints import gather, merge, taker
 from ps.checkpoints.files import new_name
 from ps.checkpoints.manifest import manifest_numbers, read_manifest
+from ps.checkpoints.restore import ModelSettings
 from ps.dense import range as dense_range
 from ps.errors import OutOfOrder
 from ps.phases import FLUSH
-from ps.protocol import FROM_SHARD, GO_ON, Announce, CheckpointFailed, CheckpointSaved, FilePart, Opened
+from ps.protocol import FROM_SHARD, GO_ON, Announce, CheckpointFailed, CheckpointSaved, FilePart, Opened, Pruned
 from tests.disks import fill, small_disk
 from tests.infra.base.test_storage import Killed, breaking_off
-from tests.ps.checkpoints.driving import MODEL, Driven, failing_storage
+from tests.ps.checkpoints.driving import IN_CHUNKS, MODEL, Driven, failing_storage
 
 SMALL_SLICE = 64
 """bytes: two rows"""
@@ -36,6 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 rows = st.lists(st.integers(0, 40), max_size=8)
+bins = st.lists(st.sampled_from([0, 1, 1590, 1600, 1610, 1616, BINS]), min_size=2, max_size=2)
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("train"), st.integers(0, 6), rows, rows, st.booleans()),
@@ -47,6 +50,7 @@ actions = st.lists(
         st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
         st.tuples(st.just("meanwhile"), st.integers(0, 4), st.integers(0, 3), rows, rows, st.booleans()),
         st.tuples(st.just("settle")),
+        st.tuples(st.just("prune"), bins, bins, st.sampled_from([0, 0, 1, 3])),
         st.tuples(st.just("restore"), st.integers(0, 99), st.integers(1, 3), st.booleans()),
     ),
     min_size=4,
@@ -77,6 +81,13 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
             driven.commit(next(iter(driven.taken)))
         case ("settle",):
             driven.settle()
+        case ("prune", evict_below, bring_from, halvings) if driven.settings.rows.chunks:
+            for checkpoint in driven.taken:
+                driven.finish(checkpoint)
+            driven.deliver(len(driven.pending))
+            answers = driven.prune(evict_below, bring_from, halvings)
+            assert all(isinstance(answer, Pruned) for answer in answers), answers
+            driven.check()
         case ("restore", which, shards, is_lost):
             checkpoint = sorted(driven.committed)[which % len(driven.committed)]
             if is_lost or shards != len(driven.shards):
@@ -86,13 +97,13 @@ def act(driven: Driven, storage: Any, action: Any) -> None:
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions, st.integers(1, 3), st.integers(0, 2))
+@given(actions, st.integers(1, 3), st.integers(0, 2), st.sampled_from([MODEL, IN_CHUNKS]))
 def test_any_history_of_rounds_checkpoints_and_restores_gives_the_model(
-    small: None, history: list[Any], shards: int, deltas: int
+    small: None, history: list[Any], shards: int, deltas: int, model: ModelSettings
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = failing_storage(Path(folder))
-        driven = Driven(storage, shards, deltas)
+        driven = Driven(storage, shards, deltas, model)
         try:
             for action in history:
                 act(driven, storage, action)
@@ -173,6 +184,75 @@ def test_checkpoint_that_was_saved_and_never_committed_is_not_built_on(driven: D
     (saved,) = driven.outcomes[driven.take()]
     assert isinstance(saved, CheckpointSaved)
     assert [part.rows for part in saved.parts] == [5]
+
+
+# ── chunks that were pruned ───────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def in_chunks(small: None, tmp_path: Path) -> Any:
+    """A shard with 30 rows in chunks and a checkpoint of them; the chunks of new rows are worth nothing."""
+    made = Driven(failing_storage(tmp_path), deltas=1, settings=IN_CHUNKS)
+    made.train(30, range(20))
+    made.take()
+    yield made
+    made.settle()
+    made.close()
+
+
+def rows_of_next(driven: Driven) -> int:
+    """Rows of the file that the next checkpoint adds."""
+    (saved,) = driven.outcomes[driven.take()]
+    assert isinstance(saved, CheckpointSaved)
+    return saved.parts[-1].rows
+
+
+def test_pruned_rows_are_of_the_next_checkpoint_and_of_no_later_one(in_chunks: Driven) -> None:
+    in_chunks.prune([1, 0], [BINS, BINS])
+    assert rows_of_next(in_chunks) == 10
+    in_chunks.train(0, [3])
+    assert rows_of_next(in_chunks) == 1
+    in_chunks.start(2)
+    in_chunks.open(in_chunks.checkpoint)
+    in_chunks.check()
+
+
+def test_pruned_rows_that_a_failed_checkpoint_did_not_save_are_of_the_next(in_chunks: Driven) -> None:
+    in_chunks.prune([1, 0], [BINS, BINS])
+    in_chunks.storage.fails = 1  # type: ignore[attr-defined]
+    assert not in_chunks.commit(in_chunks.flush())
+    in_chunks.prune([BINS, 0], [BINS, BINS])
+    assert rows_of_next(in_chunks) == 30
+    in_chunks.open(in_chunks.checkpoint)
+    in_chunks.check()
+
+
+def test_rows_pruned_before_a_commitment_stay_for_the_checkpoint_after_it(in_chunks: Driven) -> None:
+    in_chunks.train(0, [3])
+    saved = in_chunks.flush()
+    in_chunks.finish(saved)
+    in_chunks.prune([1, 0], [BINS, BINS])
+    assert in_chunks.commit(saved)
+    assert rows_of_next(in_chunks) == 10
+
+
+def test_halved_utilities_make_the_next_checkpoint_whole_and_later_ones_not(in_chunks: Driven) -> None:
+    saved = in_chunks.flush()
+    in_chunks.finish(saved)
+    in_chunks.prune([0, 0], [BINS, BINS], halvings=2)
+    assert in_chunks.commit(saved)
+    assert rows_of_next(in_chunks) == 30
+    in_chunks.train(0, [3])
+    assert rows_of_next(in_chunks) == 1
+    in_chunks.open(in_chunks.checkpoint)
+    in_chunks.check()
+
+
+def test_nothing_is_pruned_while_a_checkpoint_is_taken(in_chunks: Driven) -> None:
+    checkpoint = in_chunks.flush()
+    in_chunks.deliver(99)
+    with pytest.raises(AssertionError, match="expected neither"):  # the driver accepts no refusal
+        in_chunks.prune([1, 1], [BINS, BINS])
+    in_chunks.finish(checkpoint)
+    in_chunks.check()
 
 
 def test_checkpoint_announced_while_another_is_under_way_is_refused(driven: Driven) -> None:

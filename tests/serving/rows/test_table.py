@@ -14,6 +14,7 @@ from ps.keys import FREE
 from ps.start import start_rows
 from serving.rows.index import KeyIndex, find_reference
 from serving.rows.table import RowTable, look_up_reference
+from serving.rows.values import PrunedValues
 
 CPU = torch.device("cpu")
 ROWS = RowConfig(dim=3)
@@ -106,6 +107,77 @@ def test_rows_of_rare_keys_are_found_only_for_unknown_keys(monkeypatch: pytest.M
     assert asked == [[9, 9]]
     table.look_up(np.array([[9, 8]], np.uint64))
     assert asked[1:] == [[9, 8], [500, 600]]
+
+
+CHUNK_CHANGES = st.dictionaries(st.integers(0, 60), st.integers(0, 255), min_size=1, max_size=30)
+"""masks by number"""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=st.lists(CHUNK_CHANGES, max_size=8),
+    chunks=st.sampled_from([1, 2, 4, 8]),
+    wide=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+)
+def test_rows_without_their_pruned_chunks_read_as_zeros_there_though_masks_change(
+    batches: list[dict[int, int]], chunks: int, wide: bool, dtype: torch.dtype
+) -> None:
+    config = RowConfig.model_validate({"dim": 8, "chunks": chunks, "wide": wide})
+    table, rows = RowTable(config, 7, dtype, CPU), dict[int, list[float]]()
+    random = np.random.default_rng(1)
+    masks_of = dict[int, int]()
+    for changes in batches:
+        numbers = np.array(list(changes))
+        masks = np.array(list(changes.values())).astype(np.uint8) & (2**chunks - 1)
+        values = random.integers(-9, 9, size=(len(numbers), 8 + wide)).astype(np.float32)
+        values[:, :8] *= (masks[:, None] >> np.arange(8) // (8 // chunks) & 1).astype(np.float32)
+        table.reserve(61)
+        table.put(numbers, numbers.astype(np.uint64), values, masks)
+        rows |= dict(zip(numbers.tolist(), values.tolist(), strict=True))
+        masks_of |= dict(zip(numbers.tolist(), masks.tolist(), strict=True))
+        assert table.enter() == 0
+        asked = np.arange(70, dtype=np.uint64).reshape(-1, 2)
+        found = table.look_up(asked).numpy()
+        assert np.array_equal(found, look_up_reference(rows, config, 7, asked))
+        assert isinstance(table._values, PrunedValues)
+        assert table._values.live == sum(mask.bit_count() for mask in masks_of.values())
+        assert len(table._values._chunks_NX) <= max(1.5 * (1 + table._values.live), 2)
+
+
+def test_if_training_has_no_memory_for_chunks_unknown_keys_are_zeros() -> None:
+    table = RowTable(RowConfig(dim=4, chunks=2), 7, torch.float32, CPU, np.array([500, 600], np.uint64))
+    table.put(np.array([0]), np.array([500], np.uint64), np.ones((1, 5), np.float32), np.array([3], np.uint8))
+    assert table.enter() == 0
+    table.are_new_keys_bare = True
+    assert table.look_up(np.array([[9, 8]], np.uint64)).tolist() == [[[1.0] * 5, [0.0] * 5]]
+
+
+def test_a_model_pruned_to_a_tenth_takes_a_tenth_of_the_memory_for_its_chunks() -> None:
+    rows = 20_000
+    keys = np.arange(rows, dtype=np.uint64)
+    masks = np.where(np.arange(rows) % 10, 0, 3).astype(np.uint8)
+    values = np.ones((rows, 129), np.float32)
+    config = RowConfig(dim=128, chunks=2)
+    whole, pruned = RowTable(config, 7, torch.float32, CPU), RowTable(config, 7, torch.float32, CPU)
+    whole.put(*_reserved(whole, keys), values, np.full(rows, 3, np.uint8))
+    values[masks == 0, :128] = 0
+    pruned.put(*_reserved(pruned, keys), values, masks)
+    later = RowTable(config, 7, torch.float32, CPU)
+    later.put(*_reserved(later, keys), np.ones_like(values), np.full(rows, 3, np.uint8))
+    later.put(np.arange(rows), keys, values, masks)
+    for table in (whole, pruned, later):
+        assert table.enter() == 0
+    head_bytes = 20 + 4 + 2 * 4
+    for table in (pruned, later):
+        assert table.nbytes < rows * (head_bytes + 128 * 4 / 10 * 1.13)
+        assert torch.equal(table.look_up(keys.reshape(-1, 1))[:, 0], torch.from_numpy(values))
+    assert whole.nbytes > rows * 128 * 4
+
+
+def _reserved(table: RowTable, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    table.reserve(len(keys))
+    return np.arange(len(keys)), keys
 
 
 @pytest.mark.parametrize(("dtype", "bytes_per_float"), [(torch.float32, 4), (torch.float16, 2)])

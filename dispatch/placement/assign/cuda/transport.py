@@ -1,5 +1,5 @@
 """Opt on a GPU: the same least total cost as dispatch/placement/assign/solver.py, with the cost matrix built on the
-GPU.
+GPU, or on the CPU if rows have different sizes.
 
 Legend: B or k samples, F keys per sample, U distinct rows, n workers, Q words of 64 workers each.
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dispatch.placement.arrays import F64, I32, I64, U8
+from dispatch.placement.assign.cost import cost_matrix
 from dispatch.placement.assign.levels import level_places, level_strides
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import LARGEST_COST, check_costs, checked_capacities
@@ -61,7 +62,9 @@ class CudaSolver:
             return self._solve(sent["cost"], sent, *cost.shape)
 
     def assign(self, situation: Situation) -> I32:
-        """The same for a whole batch, whose cost matrix never leaves the device."""
+        """The same for a whole batch, whose cost matrix never leaves the device if all rows are whole."""
+        if situation.size_U is not None:
+            return self.solve(cost_matrix(situation), situation.capacity_n)
         shape = (situation.samples, situation.workers)
         capacity = self._checked(shape, situation.capacity_n)
         _check_row_costs(situation)
@@ -70,7 +73,9 @@ class CudaSolver:
             return self._solve(self._build(sent, situation), sent, *shape)
 
     def cost_matrix(self, situation: Situation) -> F64:
-        """The matrix that `assign` solves, for tests."""
+        """The matrix that `assign` solves."""
+        if situation.size_U is not None:
+            return cost_matrix(situation)
         shape = (situation.samples, situation.workers)
         with self._lock, self._stream:
             sent = self._send(situation.capacity_n, shape, **_batch_arrays(situation))

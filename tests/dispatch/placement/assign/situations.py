@@ -1,5 +1,7 @@
 """Random situations for the tests of policies and costs."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
 def draw_situation(
     seed: int, samples: int = 48, fields: int = 5, workers: int = 4, capacity_n: NDArray[np.int64] | None = None
 ) -> Situation:
-    """A batch over a few dozen rows in all three states, with the holders that each state allows."""
+    """A batch over a few dozen whole rows in all three states, with the holders that each state allows."""
     rng = np.random.default_rng(seed)
     rows = 8 * fields
     state_U = rng.choice([CLEAN, OWNED, SPLIT], rows).astype(np.uint8) if workers > 1 else np.zeros(rows, np.uint8)
@@ -29,3 +31,9 @@ def draw_situation(
         row_cost_n=np.where(np.arange(workers) % 2, 10.0, 1.0),
         capacity_n=equal_n if capacity_n is None else capacity_n,
     )
+
+
+def with_sizes(situation: Situation, seed: int) -> Situation:
+    """The same with rows of a few sizes, as those with one, two and more live chunks have."""
+    size_U = np.random.default_rng(seed).choice([0.07, 0.3, 0.61, 1.0], situation.state_U.size)
+    return replace(situation, size_U=size_U)

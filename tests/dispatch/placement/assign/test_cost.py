@@ -9,7 +9,7 @@ from dispatch.placement.assign.cost import cost_matrix, cost_matrix_reference
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.rows.holders import held_by
 from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
-from tests.dispatch.placement.assign.situations import draw_situation
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
 
 LINKS = np.array([1.0, 2.0, 10.0])
 
@@ -35,8 +35,9 @@ def literal_cost(situation: Situation, sample: int, worker: int) -> float:
         having = set(np.flatnonzero(held_Un[u]).tolist())
         holders = having if situation.parts_hold or not is_split else set()
         pushers = set() if situation.state_U[u] == CLEAN else having - (holders & {worker})
-        cost += 0.0 if worker in holders else situation.row_cost_n[worker]
-        cost += (situation.value_share if is_split else 1.0) * sum(situation.row_cost_n[other] for other in pushers)
+        size = 1.0 if situation.size_U is None else situation.size_U[u]
+        cost += 0.0 if worker in holders else size * situation.row_cost_n[worker]
+        cost += (situation.value_share if is_split else size) * sum(situation.row_cost_n[other] for other in pushers)
     return cost
 
 
@@ -85,13 +86,35 @@ def test_key_used_by_several_samples_is_counted_for_each() -> None:
 def test_kernel_equals_reference(seed: int, workers: int, value_share: float, parts_hold: bool) -> None:
     drawn = draw_situation(seed, samples=20, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share, parts_hold=parts_hold)
-    assert cost_matrix(situation) == pytest.approx(cost_matrix_reference(situation))
+    for case in (situation, with_sizes(situation, seed)):
+        assert cost_matrix(case) == pytest.approx(cost_matrix_reference(case))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 2, 3, 8, 63, 64, 65, 128]), st.floats(0.1, 1), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_sizes_of_one_give_the_same_bits_as_none(seed: int, workers: int, value_share: float, parts_hold: bool) -> None:
+    drawn = draw_situation(seed, samples=20, workers=workers)
+    links = np.random.default_rng(seed).random(workers) + 0.1
+    situation = dataclasses.replace(drawn, value_share=value_share, parts_hold=parts_hold, row_cost_n=links)
+    sized = dataclasses.replace(situation, size_U=np.ones(situation.state_U.size))
+    assert np.array_equal(cost_matrix(sized), cost_matrix(situation))
+
+
+def test_a_smaller_row_costs_less_and_its_parts_as_much() -> None:
+    def costs(state: int, holders: int) -> list[list[float]]:
+        half = dataclasses.replace(one_row(state, holders), size_U=np.array([0.5]), value_share=0.5)
+        return [*cost_matrix(half).tolist()]
+
+    assert costs(OWNED, 0b100) == [[5.5, 6.0, 0.0]]
+    assert costs(CLEAN, 0b101) == [[0.0, 1.0, 0.0]]
+    assert costs(SPLIT, 0b101) == [[5.0, 6.5, 0.5]]
 
 
 @pytest.mark.parametrize("workers", [3, 70])
 @pytest.mark.parametrize("parts_hold", [True, False])
 def test_every_cost_equals_the_definition(workers: int, parts_hold: bool) -> None:
     drawn = draw_situation(9, samples=6, workers=workers)
-    situation = dataclasses.replace(drawn, value_share=0.6, parts_hold=parts_hold)
-    expected = [[literal_cost(situation, i, j) for j in range(workers)] for i in range(6)]
-    assert cost_matrix(situation) == pytest.approx(np.array(expected))
+    whole = dataclasses.replace(drawn, value_share=0.6, parts_hold=parts_hold)
+    for situation in (whole, with_sizes(whole, seed=9)):
+        expected = [[literal_cost(situation, i, j) for j in range(workers)] for i in range(6)]
+        assert cost_matrix(situation) == pytest.approx(np.array(expected))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dispatch.placement.assign.backend import choose_backend, has_gpu, use_opt
+from dispatch.placement.assign.backend import assign_on_cpu, choose_backend, has_gpu, use_opt
 from dispatch.placement.assign.batch_cost import batch_cost
 from dispatch.placement.assign.choices import Backend
 from dispatch.placement.assign.cost import cost_matrix
@@ -17,7 +17,7 @@ from dispatch.placement.assign.solver import solve_transport
 from dispatch.placement.errors import BadCost, Infeasible, NoGpu
 from dispatch.placement.policies.registry import build_policy
 from tests.dispatch.placement.assign.costs import KINDS, Floats, Ints, cases, draw_capacities, draw_cost, total
-from tests.dispatch.placement.assign.situations import draw_situation
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
 
 HAS_GPU = has_gpu()
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs cupy and a CUDA device")
@@ -130,11 +130,20 @@ def test_the_matrix_is_built_as_on_the_cpu_bit_for_bit(
     assert np.array_equal(solver.cost_matrix(situation), cost_matrix(situation))
 
 
+def test_costs_by_size_come_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    situation = with_sizes(draw_situation(3, samples=64), seed=3)
+    monkeypatch.setattr(CudaSolver, "solve", lambda _, cost_kn, capacity_n: solve_transport(cost_kn, capacity_n))
+    without_device = object.__new__(CudaSolver)
+    assert np.array_equal(without_device.assign(situation), assign_on_cpu(situation))
+    assert np.array_equal(without_device.cost_matrix(situation), cost_matrix(situation))
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_a_batch_is_assigned_at_the_least_cost(solver: CudaSolver) -> None:
     for seed in range(20):
-        situation = draw_situation(seed, samples=512, fields=8, workers=1 + seed)
+        drawn = draw_situation(seed, samples=512, fields=8, workers=1 + seed)
+        situation = with_sizes(drawn, seed) if seed % 2 else drawn
         at = solver.assign(situation).astype(np.int64)
         assert_optimal(cost_matrix(situation), situation.capacity_n, at)
 

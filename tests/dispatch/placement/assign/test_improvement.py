@@ -15,7 +15,7 @@ from dispatch.placement.assign.improvement import Joint, improve, rung
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import solve_again, solve_transport
 from dispatch.placement.rows.states import CLEAN
-from tests.dispatch.placement.assign.situations import draw_situation
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
 
 seeds = st.integers(0, 10_000)
 
@@ -26,18 +26,20 @@ def test_rounds_never_make_the_batch_dearer_and_keep_who_has_how_many(seed: int,
     places = np.random.default_rng(seed).multinomial(samples + seed % 5, np.full(workers, 1 / workers))
     situation = draw_situation(seed, samples, workers=workers, capacity_n=places.astype(np.int64))
     start_B = solve_transport(cost_matrix(situation), situation.capacity_n)
+    situation = with_sizes(situation, seed) if seed % 2 else situation
     at_B = improve(situation, start_B, rounds=4, seed=seed)
     assert batch_cost(situation, at_B) <= batch_cost(situation, start_B) + 1e-9
     assert np.array_equal(np.bincount(at_B, minlength=workers), np.bincount(start_B, minlength=workers))
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
-@settings(max_examples=40, deadline=None)
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans())
+@settings(max_examples=60, deadline=None)
 def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
-    seed: int, workers: int, value_share: float
+    seed: int, workers: int, value_share: float, are_sized: bool
 ) -> None:
     drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share)
+    situation = with_sizes(situation, seed) if are_sized else situation
     at_B = np.random.default_rng(seed).integers(0, workers, 16, dtype=np.int32)
     moving_k = np.array([seed % 16])
     marginal_n = Placement(situation, at_B).marginal_costs(moving_k)[0]
@@ -48,11 +50,14 @@ def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
     np.testing.assert_allclose(marginal_n - marginal_n[0], cost_n - cost_n[0], atol=1e-3)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]))
-@settings(max_examples=40, deadline=None)
-def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, workers: int, value_share: float) -> None:
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_costs_of_placements_differ_by_what_their_batches_cost(
+    seed: int, workers: int, value_share: float, are_sized: bool
+) -> None:
     drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share)
+    situation = with_sizes(situation, seed) if are_sized else situation
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
@@ -62,10 +67,13 @@ def test_costs_of_placements_differ_by_what_their_batches_cost(seed: int, worker
     assert placed.cost() - before == pytest.approx(change)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 20.0))
-@settings(max_examples=20, deadline=None)
-def test_a_sweep_takes_each_sample_where_the_whole_batch_is_cheapest(seed: int, workers: int, heat: float) -> None:
+@given(seeds, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 20.0), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_a_sweep_takes_each_sample_where_the_whole_batch_is_cheapest(
+    seed: int, workers: int, heat: float, are_sized: bool
+) -> None:
     situation = draw_situation(seed, samples=12, fields=3, workers=workers)
+    situation = with_sizes(situation, seed) if are_sized else situation
     draw = np.random.default_rng(seed)
     start_B = draw.integers(0, workers, 12, dtype=np.int32)
     order_B, noise_Bn = draw.permutation(12), heat * draw.random((12, workers)) + 1e-6 * draw.random((12, workers))

@@ -35,3 +35,13 @@ def test_every_row_followed_gives_exactly_the_pulls_of_a_cache_that_holds_all(mo
     for steps in range(1, len(keys)):
         moved, sole = moved_by_one_worker(keys[:steps], 10_000)
         assert sole.rows_a_step == moved[-1]
+
+
+def test_smaller_rows_move_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow, "SAMPLED", 1)
+    monkeypatch.setattr(shadow, "DAMPING", 1.0)
+    sole = SoleShadow(10_000)
+    sole.train_batch(1, np.arange(8), np.full(8, 0.5))
+    assert sole.rows_a_step == 4.0
+    sole.train_batch(2, np.arange(4, 12), np.array([1.0] * 4 + [0.25] * 4))
+    assert sole.rows_a_step == 1.0, "rows 4 to 7 are held"

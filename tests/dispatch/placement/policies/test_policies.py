@@ -70,6 +70,23 @@ def test_every_policy_keeps_to_the_capacities(spec: str, seed: int, workers: int
 
 
 @pytest.mark.parametrize("spec", SPECS)
+@given(seed=st.integers(0, 10_000), workers=st.integers(1, 6), value_share=st.floats(0.1, 1), is_cold=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_sizes_of_one_change_no_assignment(
+    spec: str, seed: int, workers: int, value_share: float, is_cold: bool
+) -> None:
+    drawn = draw_situation(seed, 24, workers=workers)
+    links = np.random.default_rng(seed).random(workers) + 0.1
+    situation = dataclasses.replace(drawn, value_share=value_share, row_cost_n=links, alpha=(seed % 5) / 4)
+    if is_cold:
+        clean_U = np.full_like(drawn.state_U, CLEAN)
+        situation = dataclasses.replace(situation, state_U=clean_U, holders_UQ=np.zeros_like(drawn.holders_UQ))
+    sized = dataclasses.replace(situation, size_U=np.ones(situation.state_U.size))
+    one, other = (build_policy(spec, seed=1).assign(each).worker_B for each in (situation, sized))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_equal_situations_get_equal_answers_from_fresh_policies(spec: str) -> None:
     first, second = (build_policy(spec, seed=7).assign(draw_situation(3)).worker_B for _ in range(2))
     assert np.array_equal(first, second)

@@ -53,6 +53,8 @@ class SlowDirectory:
         self.trained_at: dict[int, tuple[int, int]] = {}
         """of rows trained by one worker: the step, and the place among that worker's rows"""
         self.last_step: int | None = None
+        self.masks: dict[int, int] = {}
+        """of rows that have a live chunk, or had one"""
 
     def continue_from(self, old: "SlowDirectory", members: list[int | None]) -> list[bool]:
         """Caches of workers that stay, as they were after a flush; a size that changed starts them empty."""
@@ -60,6 +62,7 @@ class SlowDirectory:
             was is not None and old.capacities[was] == size for was, size in zip(members, self.capacities, strict=True)
         ]
         self.rows = {number: SlowRow() for number in old.rows}
+        self.masks = dict(old.masks)
         for worker, (was, kept) in enumerate(zip(members, keeps, strict=True)):
             if was is None or not kept:
                 continue
@@ -118,14 +121,34 @@ class SlowDirectory:
         self.trained = list(users) if self.synchronisation == "full" else []
         return moves
 
+    def reshape(self, masks: dict[int, int]) -> None:
+        """Other chunks of these rows are live: nobody holds them any more."""
+        self.masks |= masks
+        for number in masks:
+            self._drop(self.rows.setdefault(number, SlowRow()), number)
+
+    def drop_copies(self) -> None:
+        """Nobody holds any row any more; copies become outdated slot by slot."""
+        for worker, slots in enumerate(self.slots):
+            for slot in sorted(slots):
+                if worker in self.rows[slots[slot].row].holders:
+                    self._outdate(worker, slot)
+        for row in self.rows.values():
+            row.holders = set()
+
+    def _drop(self, row: SlowRow, number: int) -> None:
+        for worker in sorted(row.holders):
+            self._outdate(worker, self._slot(worker, number))
+        row.holders = set()
+
     def forget(self, before: int) -> list[int]:
         """Rows that were last trained before a step: nobody holds them any more, and nothing of them is pushed."""
         old = [row for row, (step, _) in self.trained_at.items() if step < before]
         forgotten = sorted(row for row in old if self.rows[row].state != "replicated")
         for number in forgotten:
-            for worker in sorted(self.rows[number].holders):
-                self._outdate(worker, self._slot(worker, number))
+            self._drop(self.rows[number], number)
             self.rows[number] = SlowRow()
+            self.masks.pop(number, None)
             del self.trained_at[number]
         return forgotten
 

@@ -173,7 +173,7 @@ def test_any_stream_whose_rows_are_forgotten_equals_the_slow_directory(
         for step, event in enumerate(steps, start=1):
             if event is not None:
                 forgotten = slow.forget(step - expire)
-                assert fast.forget(keys, step - expire).tolist() == forgotten
+                assert fast.forget(keys, step - expire).rows.tolist() == forgotten
                 keys[forgotten] = FREE
             if step == 4 and replicas:
                 fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
@@ -181,6 +181,76 @@ def test_any_stream_whose_rows_are_forgotten_equals_the_slow_directory(
             if event is not None:
                 keys[np.array(event[0]).reshape(-1)] = 7
             expect_same_step(fast, slow, step, event, workers)
+
+
+ROUND = st.tuples(st.integers(1, 14), st.dictionaries(st.integers(0, 13), st.integers(0, 255)), st.booleans())
+"""A step after which a round of pruning comes, the masks that it changes, and whether all copies are dropped."""
+
+
+@settings(max_examples=300)
+@given(stream=streams(), new=st.integers(0, 255), rounds=st.lists(ROUND, max_size=4), expire=st.integers(2, 8))
+def test_any_stream_whose_rows_are_pruned_equals_the_slow_directory(
+    stream: Stream, new: int, rounds: list[tuple[int, dict[int, int], bool]], expire: int
+) -> None:
+    workers, shards, capacities, steps = stream
+    for eviction, synchronisation in KINDS:
+        fast = directory(*capacities, eviction=eviction, shards=shards, synchronisation=synchronisation)
+        slow = SlowDirectory(capacities, eviction, synchronisation)
+        keys = np.full(14, FREE)
+        for step, event in enumerate(steps, start=1):
+            if event is not None:
+                live = sum(mask.bit_count() for mask in slow.masks.values())
+                forgotten = slow.forget(step - expire)
+                live -= sum(mask.bit_count() for mask in slow.masks.values())
+                found = fast.forget(keys, step - expire)
+                assert (found.rows.tolist(), found.live) == (forgotten, live)
+                keys[forgotten] = FREE
+                admit_new_rows(fast, slow, keys, event[0], new)
+            expect_same_step(fast, slow, step, event, workers)
+            for _, masks, drops_all in (each for each in rounds if each[0] == step):
+                expect_same_step(fast, slow, step, None, workers)
+                prune(fast, slow, {row: mask for row, mask in masks.items() if keys[row] != FREE}, drops_all)
+            expect_same_masks(fast, slow)
+
+
+def admit_new_rows(
+    fast: Directory, slow: SlowDirectory, keys: NDArray[np.uint64], samples: list[list[int]], mask: int
+) -> None:
+    new = [row for row in dict.fromkeys(np.array(samples).reshape(-1).tolist()) if keys[row] == FREE]
+    keys[new] = 7
+    fast.set_masks(np.array(new, np.int64), np.full(len(new), mask, np.uint8))
+    slow.masks |= dict.fromkeys(new, mask)
+
+
+def prune(fast: Directory, slow: SlowDirectory, masks: dict[int, int], drops_all: bool) -> None:
+    fast.reshape(np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint8))
+    slow.reshape(masks)
+    if drops_all:
+        fast.drop_copies()
+        slow.drop_copies()
+
+
+def expect_same_masks(fast: Directory, slow: SlowDirectory) -> None:
+    assert fast.masks(np.arange(14)).tolist() == [slow.masks.get(row, 0) for row in range(14)]
+
+
+def test_masks_stay_over_a_change_of_members_and_come_from_a_checkpoint() -> None:
+    old = directory(4)
+    old.load(np.array([3, 0, 5]), np.array([0b10, 0, 0b11], np.uint8))
+    plan(old, 6, [[1], [2]], [0, 0])
+    old.flush()
+    new = directory(4, 4)
+    new.continue_from(old, [0, None])
+    assert new.masks(np.arange(4)).tolist() == [0b10, 0, 0b11, 0]
+    assert new.forget(np.full(3, 7, np.uint64), before=4)[1] == 1
+    assert new.masks(np.arange(3)).tolist() == [0, 0, 0b11]
+
+
+def test_a_checkpoint_without_masks_is_loaded_with_steps_alone() -> None:
+    target = directory(4)
+    target.load(np.array([3, -1, 5]))
+    assert target.masks(np.arange(3)).tolist() == [0, 0, 0]
+    assert target.forget(np.full(3, 7, np.uint64), before=4).rows.tolist() == [0, 1]
 
 
 def expect_same_step(
@@ -410,6 +480,37 @@ def test_the_busier_way_of_a_link_counts_pushes_or_pulls_and_all_reduced_rows_be
     assert traffic.whole_rows(0.5).tolist() == [2 + 1.5, 3.5]
     assert traffic.busier_way(0.5).tolist() == [2.0, 3.5]
     assert replace(traffic, reduced=4).busier_way(0.5).tolist() == [2.0 + 2.0, 3.5 + 2.0]
+
+
+def test_smaller_rows_count_by_their_size_except_for_parts() -> None:
+    target = directory(8, 8)
+    target.use_sizes(np.array([0.25, 0.5, 0.75, 1.0]))
+    target.set_masks(np.arange(8), np.array([3, 0, 1, 3, 3, 2, 1, 3], np.uint8))
+    sizes = target.sizes(np.array([1, 2, 7, 9]))
+    assert sizes is not None
+    assert sizes.tolist() == [0.25, 0.5, 1.0, 0.25]
+    plan(target, 1, [[1, 2], [3, 4]], [0, 1])
+    traffic = plan(target, 2, [[5, 6], [1, 2], [5, 7]], [0, 1, 1]).traffic
+    # worker 0 pushes 1 and 2 with state and pulls 6 with it, 5 without; worker 1 pulls 1, 2 and 7 with it, 5 without
+    pushed, value = 0.25 + 0.5, 0.5 * 0.75
+    assert traffic.whole_rows(0.5).tolist() == [pushed + 0.5 + value, 0.25 + 0.5 + 1.0 + value]
+    assert traffic.busier_way(0.5).tolist() == [0.5 + value, 0.25 + 0.5 + 1.0 + value]
+    flushed = target.flush().traffic
+    # each pushes its part of 5; worker 0 owns 6; worker 1 owns 1, 2, 3, 4 and 7
+    assert flushed.whole_rows(0.5).tolist() == [0.5 + 0.5, 0.5 + 0.25 + 0.5 + 3.0]
+
+
+@settings(max_examples=100)
+@given(stream=streams(), value_share=st.floats(0.1, 1.0))
+def test_traffic_of_rows_of_size_one_is_that_of_whole_rows_to_the_bit(stream: Stream, value_share: float) -> None:
+    _, _, capacities, steps = stream
+    whole, sized = directory(*capacities), directory(*capacities)
+    sized.use_sizes(np.ones(4))
+    for step, event in enumerate(steps, start=1):
+        one, other = ((each.flush() if event is None else plan(each, step, *event)).traffic for each in (whole, sized))
+        assert one.missing is None
+        assert np.array_equal(one.whole_rows(value_share), other.whole_rows(value_share))
+        assert np.array_equal(one.busier_way(value_share), other.busier_way(value_share))
 
 
 def test_the_longest_untrained_rows_are_written_behind_and_stay_with_their_owner() -> None:
