@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.change import FIRST_STEPS, ChangePhase
+from benchmarks.prune import MIB, PruneResult
 from benchmarks.regret import RegretCandidate, RegretResult, StaySummary, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
@@ -123,3 +124,55 @@ def change_table(phases: Sequence[ChangePhase], experiment: Experiment) -> Table
             phase.after, str(phase.step), *took, settled, f"{phase.followed_after} steps", str(len(phase.sets))
         )
     return table
+
+
+def prune_table(results: Sequence[PruneResult]) -> Table:
+    """One row for each run: what was kept, what it took, and how good predictions were."""
+    first = results[0]
+    table = Table(
+        title=f"{first.file}, {first.keys:,} keys, {first.workers} × {first.batch} samples a step",
+        caption="memory of all shards in MiB: the processes, above idle ones, and rows as counted",
+        box=box.SIMPLE_HEAD,
+    )
+    for name in ("dim", "chunks", "kept", "live at end", "most / budget", "memory", "above idle", "counted"):
+        table.add_column(name, justify="right")
+    for name in ("MB pulled", "pushed", "logloss", "AUC", "accuracy", "2nd half", "AUC", "accuracy"):
+        table.add_column(name, justify="right")
+    for name in ("samples/s", "rounds", "pruned", "back", "longest, ms"):
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(*_prune_line(result))
+    for result in results:
+        if result.refused:
+            table.caption = f"{table.caption}\n{result.name}: {result.refused}"
+    return table
+
+
+def _prune_line(result: PruneResult) -> list[str]:
+    which = [str(result.dim), str(result.chunks) if result.chunks else "whole", f"{result.keep:.4g}"]
+    if result.refused:
+        return [*which, "refused"]
+    most = f"{result.most_live:,} / {result.budget:,}" if result.chunks else ""
+    sizes = result.shards_bytes, result.rows_bytes, result.counted_bytes
+    figures = [
+        _figure(value)
+        for quality in (result.overall, result.second_half)
+        for value in (quality.logloss, quality.auc, quality.accuracy)
+    ]
+    counts = result.rounds, result.pruned, result.brought_back
+    return [
+        *which,
+        f"{result.live_share:.1%}",
+        most,
+        *(f"{size / MIB:,.1f}" for size in sizes),
+        f"{result.pulled_bytes / 1e6:,.1f}",
+        f"{result.pushed_bytes / 1e6:,.1f}",
+        *figures,
+        f"{result.samples_per_second:,.0f}",
+        *(f"{count:,}" if result.chunks else "" for count in counts),
+        f"{1000 * result.longest_round_seconds:.0f}" if result.chunks else "",
+    ]
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -210,6 +210,7 @@ class Coordinator:
 
     def prune(self, decider: Decider, recorded: PruneRound | None = None) -> PruneRound:
         """Prunes chunks of rows after the newest step; returns how. recorded: how it was done before."""
+        began = monotonic()
         self._write_back(decider)
         shards = self.connections.shards
         pruner = self.training.pruner
@@ -222,7 +223,7 @@ class Coordinator:
             decider.drop_copies()
         pruner.end_round(step, done, int(counts_LKN[1].sum()), result.pruned, result.brought_back)
         facts = {"pruned": result.pruned, "brought_back": result.brought_back, "live": pruner.state.live}
-        self.log.info("chunks of rows pruned", step=step, **facts)
+        self.log.info("chunks of rows pruned", step=step, seconds=round(monotonic() - began, 4), **facts)
         reach("pruned", step)
         return done
 

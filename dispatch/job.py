@@ -122,7 +122,7 @@ class DispatchJob:
 
     def prune_terms(self) -> PruneTerms:
         """What is pruned; raises ConfigError if the settings contradict each other."""
-        return prune_terms(self.rows, self.memory, self.stream.batch, self.schema.fields)
+        return prune_terms(self.rows, self.memory, self.stream.batch)
 
     @property
     def may_sum(self) -> bool:
@@ -130,7 +130,7 @@ class DispatchJob:
         return self.curve is None or self.dense.unencrypted_reduce
 
 
-def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int, fields: int) -> PruneTerms:
+def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int) -> PruneTerms:
     """What is pruned; raises ConfigError if settings contradict each other."""
     chunks = rows.chunks
     if not chunks and (memory.budget_mb or memory.prune_share):
@@ -139,12 +139,12 @@ def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int, fields: int) 
             "or 8; set it, or set memory.budget_mb and memory.prune_share to 0"
         )
     budget = int(memory.budget_mb * (1 << 20) / rows.chunk_bytes)
-    least = chunks * batch * fields
+    least = chunks * batch
     if memory.budget_mb and budget < least:
         raise ConfigError(
-            f"memory.budget_mb = {memory.budget_mb:g} has room for {budget} chunks, and a batch of {batch} samples may "
-            f"need {least}; expected {least * rows.chunk_bytes / (1 << 20):.3g} at least; raise it, or lower "
-            "stream.batch"
+            f"memory.budget_mb = {memory.budget_mb:g} has room for {budget} chunks, and a batch has {batch} samples; "
+            f"expected {least * rows.chunk_bytes / (1 << 20):.3g} at least, for a row of {chunks} chunks a sample; "
+            "raise it, or lower stream.batch"
         )
     return PruneTerms(
         chunks=chunks,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from dispatch.errors import BadScores
 
 BINS = 1 << 16
+HALF = BINS // 2
+"""The bin that begins at a prediction of a half."""
 LOGIT_LIMIT = 16.0
 """Scores beyond ± this share the outermost bins."""
 RECENT_SAMPLES = 16_384
@@ -29,6 +31,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     clicks: int = 0
     logloss: float | None = None
     auc: float | None = None
+    accuracy: float | None = None
+    """Share of samples whose prediction is on the right side of a half."""
     normalized_entropy: float | None = None
     """Logloss divided by the entropy of the click rate: below 1 is better than always predicting the rate."""
     calibration: float | None = None
@@ -150,11 +154,17 @@ def measure(sums: ScoreSums) -> Quality:
         clicks=clicks,
         logloss=logloss,
         auc=auc_of(sums.counts_2K),
+        accuracy=_rightly_sided(sums.counts_2K) / samples if samples else None,
         normalized_entropy=logloss / entropy if logloss is not None and entropy > 0 else None,
         calibration=sums.predicted / clicks if clicks else None,
         predicted_clicks=sums.predicted,
         not_finite=sums.not_finite,
     )
+
+
+def _rightly_sided(counts_2K: NDArray[np.int64]) -> int:
+    """Samples without a click below a half, and with one from there on."""
+    return int(counts_2K[0, :HALF].sum() + counts_2K[1, HALF:].sum())
 
 
 def auc_of(counts_2K: NDArray[np.int64]) -> float | None:

@@ -1,5 +1,6 @@
 """``freshet bench``: every benchmark as a command. Results are printed and, with --json, written to a file."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
 Reduce = Literal["hub", "ring"]
+Utility = Literal["gradient", "frequency"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 OWN_CHOICE = "joint:elastic"
@@ -501,6 +503,83 @@ def parse_counts(text: str, option: str) -> tuple[int, ...]:
     if not counts or min(counts) < 1:
         raise ConfigError(f"{option} cannot be {text!r}; expected positive numbers separated by commas")
     return counts
+
+
+@dataclass(frozen=True)
+class PruneOptions:
+    """What is pruned, and how far."""
+
+    file: Annotated[Path, typer.Option("--input", help="File to train on, once by each run.")]
+    form: Annotated[Format, typer.Option("--format", help="Data set of the file.")]
+    dim: Annotated[str, typer.Option(help="Numbers of embedding columns.")] = "16"
+    chunks: Annotated[str, typer.Option(help="Numbers of chunks of a row: 1, 2, 4 or 8.")] = "2"
+    keep: Annotated[
+        str, typer.Option(help="Shares of the chunks of all keys that the budget has room for; 1: rows are whole.")
+    ] = "1,.25,.1,.02,.01"
+    batch: Annotated[int, typer.Option(help="Samples of a batch; a budget below its chunks is refused.", min=1)] = 1024
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 1
+    utility: Annotated[Utility, typer.Option(help="What keeps a chunk from being pruned.")] = "gradient"
+    shape: Annotated[str, typer.Option(help="memory.prune_shape: dynamic, linear, power:A, or shares.")] = "dynamic"
+
+
+@app.command()
+@grouped
+def prune(
+    what: PruneOptions,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw memory against logloss into this file (SVG or PNG).")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Train one pass over a file with ever smaller budgets for chunks of rows: memory of the shards against quality.
+
+    Each run is a real one. A round of pruning comes every 8,192 samples, and a use counts half after 70,656.
+
+    Example: freshet bench prune --input criteo.tsv.gz --format criteo --batch 64 --keep 1,.1,.01 --json prune.json
+    """
+    stop = stop_on_signals()
+    from benchmarks.pictures import plot_prune
+    from benchmarks.prune import ALLOCATOR, PruneLoad, check_budgets, run_prune
+    from benchmarks.simulated.plots import check_can_plot
+    from benchmarks.tables import prune_table
+
+    if plot is not None:
+        check_can_plot()
+        check_output(plot)
+    _existing(what.file)
+    load = PruneLoad(
+        file=what.file,
+        dataset=what.form,
+        dims=parse_counts(what.dim, "--dim"),
+        chunks=parse_counts(what.chunks, "--chunks"),
+        keeps=_shares(what.keep),
+        batch=what.batch,
+        workers=what.workers,
+        utility=what.utility,
+        shape=what.shape,
+        overrides=tuple(overrides or ()),
+    )
+    os.environ.update(ALLOCATOR)
+    tell = Console(stderr=True).print
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        results = run_prune(Path(folder), load, stop, Console(stderr=True), lambda line: tell(Text(line)))
+    Console().print(prune_table(results))
+    write_json(results, output)
+    if plot is not None:
+        plot_prune(results, plot)
+    check_budgets(results)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """Shares above 0, up to 1, separated by commas; raises ConfigError."""
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise ConfigError(f"--keep cannot be {text!r}; expected shares above 0, up to 1, separated by commas")
+    return shares
 
 
 @app.command()

@@ -175,10 +175,7 @@ def test_utilities_that_would_overflow_are_halved_and_nothing_else_changes(
     ("settings", "words"),
     [
         ({"rows": rows_of("adagrad"), "memory": TO_A_THIRD}, "rows.chunks"),
-        (
-            {"memory": budget_of(chunked(), 1000), "batch": 4096, "cache_rows": 50_000},
-            "memory.budget_mb has room for 1000 chunks",
-        ),
+        ({"memory": budget_of(chunked(), 1000), "batch": 4096, "cache_rows": 50_000}, "has room for 1000 chunks"),
         ({"memory": TO_A_THIRD.model_copy(update={"prune_shape": "1,2,3"})}, "memory.prune_shape is '1,2,3'"),
         ({"policy": "fae:0.15:4"}, "replicates rows"),
     ],

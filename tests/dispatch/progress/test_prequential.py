@@ -53,6 +53,12 @@ def test_logloss_and_calibration_equal_their_definitions() -> None:
     assert got.calibration == pytest.approx(p.mean() / labels.mean(), rel=1e-12)
 
 
+def test_accuracy_is_the_share_on_the_right_side_of_a_half() -> None:
+    got = scored(np.array([-30.0, -1e-9, 0.0, 2.0, 2.0]), np.array([0.0, 1.0, 1.0, 1.0, 0.0])).overall()
+    assert got.accuracy == 3 / 5
+    assert scored(np.empty(0), np.empty(0)).overall().accuracy is None
+
+
 def test_predicting_the_rate_has_normalized_entropy_1() -> None:
     labels = np.array([1.0] * 20 + [0.0] * 80)
     got = scored(np.full(100, np.log(0.2 / 0.8)), labels).overall()

@@ -67,6 +67,7 @@ COMMANDS = [
         "bench serve",
         "bench freshness",
         "bench memory",
+        "bench prune",
         "bench gate",
     ),
 ]
@@ -142,6 +143,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["bench", "dispatch", "--format", "avazu"], "no file given for 'avazu'"),
     (["bench", "paper", *SYNTHETIC[:3], "500"], "none of the paper's settings"),
     (["bench", "quality", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
+    (["bench", "prune", "--input", "no.tsv", "--format", "criteo"], "no file at no.tsv"),
     (["demo", "--set", "stream.batch=[/]"], "setting stream.batch = '[/]' is wrong"),
     (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
     (["up", "--run", "a", "--set", "folder=b"], "--run a and --set folder="),

@@ -28,6 +28,7 @@ WRONG = {
     "dispatch.cache_rows=9": "cache of 9 rows cannot hold a micro-batch",
     "dispatch.policy=fae:0.99": "hot set is too large",
     "memory.expire_steps=2": "keys cannot be forgotten after 2 steps while 2 are under way",
+    "memory.budget_mb=1": "rows are not divided into any",
     "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
 }
 
