@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.change import FIRST_STEPS, ChangePhase
-from benchmarks.prune import MIB, PruneResult
+from benchmarks.prune import PruneResult
 from benchmarks.regret import RegretCandidate, RegretResult, StaySummary, ratios_of
 from benchmarks.train import Experiment, TrainResult
 
@@ -131,15 +131,13 @@ def prune_table(results: Sequence[PruneResult]) -> Table:
     first = results[0]
     table = Table(
         title=f"{first.file}, {first.keys:,} keys, {first.workers} × {first.batch} samples a step",
-        caption="memory of all shards in MiB: the processes, above idle ones, and rows as counted",
+        caption="MB of rows on the shards, of the shards above idle ones, and pulled and pushed; loss2: second half",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
-    for name in ("dim", "chunks", "kept", "live at end", "most / budget", "memory", "above idle", "counted"):
-        table.add_column(name, justify="right")
-    for name in ("MB pulled", "pushed", "logloss", "AUC", "accuracy", "2nd half", "AUC", "accuracy"):
-        table.add_column(name, justify="right")
-    for name in ("samples/s", "rounds", "pruned", "back", "longest, ms"):
-        table.add_column(name, justify="right")
+    for name in ("row", "kept", "live", "rows", "shards", "moved", "loss", "AUC", "loss2", "per s"):
+        table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         table.add_row(*_prune_line(result))
     for result in results:
@@ -149,28 +147,18 @@ def prune_table(results: Sequence[PruneResult]) -> Table:
 
 
 def _prune_line(result: PruneResult) -> list[str]:
-    which = [str(result.dim), str(result.chunks) if result.chunks else "whole", f"{result.keep:.4g}"]
+    which = [f"{result.dim}" if not result.chunks else f"{result.dim}/{result.chunks}", f"{result.keep:.2g}"]
     if result.refused:
         return [*which, "refused"]
-    most = f"{result.most_live:,} / {result.budget:,}" if result.chunks else ""
-    sizes = result.shards_bytes, result.rows_bytes, result.counted_bytes
-    figures = [
-        _figure(value)
-        for quality in (result.overall, result.second_half)
-        for value in (quality.logloss, quality.auc, quality.accuracy)
-    ]
-    counts = result.rounds, result.pruned, result.brought_back
+    sizes = result.counted_bytes, result.rows_bytes, result.pulled_bytes + result.pushed_bytes
     return [
         *which,
         f"{result.live_share:.1%}",
-        most,
-        *(f"{size / MIB:,.1f}" for size in sizes),
-        f"{result.pulled_bytes / 1e6:,.1f}",
-        f"{result.pushed_bytes / 1e6:,.1f}",
-        *figures,
+        *(f"{nbytes / 1e6:,.1f}" for nbytes in sizes),
+        _figure(result.overall.logloss),
+        _figure(result.overall.auc),
+        _figure(result.second_half.logloss),
         f"{result.samples_per_second:,.0f}",
-        *(f"{count:,}" if result.chunks else "" for count in counts),
-        f"{1000 * result.longest_round_seconds:.0f}" if result.chunks else "",
     ]
 
 

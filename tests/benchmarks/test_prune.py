@@ -1,5 +1,6 @@
 """Budgets for chunks of rows, in real runs over a made-up file."""
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from benchmarks.prune import PruneLoad, PruneResult, check_budgets, check_load, counted_bytes, read_rounds, variants
 from benchmarks.tables import prune_table
+from dispatch.progress.prequential import Quality
 from infra.base.errors import ConfigError, FreshetError
 from ps.config import RowConfig
 from tests.end_to_end.processes import run
@@ -102,8 +105,14 @@ def test_more_live_chunks_than_the_budget_are_an_error() -> None:
 
 def test_the_table_has_a_line_for_each_result_and_the_reason_of_a_refusal() -> None:
     refused = msgspec.structs.replace(results(0)[0], refused="too small")
-    table = prune_table([*results(7), refused])
-    assert table.row_count == 2
+    large = {"dim": 128, "chunks": 8, "keep": 0.01, "pulled_bytes": 10**9, "counted_bytes": 10**8, "live_share": 1.0}
+    figures = {"samples_per_second": 123_456.0, "overall": Quality(logloss=0.5, auc=0.7)}
+    wide = msgspec.structs.replace(results(0)[0], **large, **figures)
+    table = prune_table([*results(7), wide, refused])
+    assert table.row_count == 3
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table)
+    assert "…" not in console.export_text()
     assert "too small" in str(table.caption)
 
 
