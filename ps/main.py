@@ -312,6 +312,7 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     copy = RowCopy(shard.store, 0, 0, 1)
     copy.keep(one)
     copy.go_on()
+    packing.warm_up_reading(with_state=True)
     digest_store(shard.store, 0, 1)
     if isinstance(shard.store, PrunedStore):
         survey(shard.store)

@@ -186,6 +186,16 @@ class Packing:
         state_KS[:, -1] = masks_K
         return np.concatenate([self.unpack(values_L, masks_K, with_state=False), state_KS], axis=1)
 
+    def warm_up_reading(self, with_state: bool) -> None:
+        """Compiles the kernels that unpack rows of files, whose arrays cannot be written."""
+        if self._shape.chunks:
+            floats = np.frombuffer(bytes(self._shape.total * self._dtype.itemsize), self._dtype)
+            masks = np.frombuffer(bytes(1), np.uint8)
+            if with_state:
+                self.unpack_parts(floats, floats, masks)
+            else:
+                self.unpack(floats, masks, with_state=False)
+
     def _travels(self, with_state: bool) -> NDArray[np.bool_]:
         return self._travels_MT if with_state else self._travels_MW
 

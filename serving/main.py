@@ -69,6 +69,7 @@ def warm_up(job: ServingJob) -> None:
     count_items(b"[]", 1)
     warm_up_index()
     table.look_up(np.zeros((1, 1), np.uint64))
+    job.spec.packing.warm_up_reading(with_state=False)
 
 
 # ── inside the event loop ─────────────────────────────────────────────────────────────────────────────────────────────

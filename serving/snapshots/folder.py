@@ -90,7 +90,7 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
             "count": len(model.keys_R),
             "dim": of.rows.dim,
             "wide": of.rows.wide,
-            "start_scale": of.rows.init_std / SUM_STD,
+            "start_scale": 0.0 if manifest.are_new_keys_bare is True else of.rows.init_std / SUM_STD,
             "float_dtype": of.rows.float_dtype,
         },
         "model": of.model.model_dump(mode="json", exclude={"dense_optimizer", "dense_rate", "base_rate"}),

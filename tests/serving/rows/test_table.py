@@ -14,7 +14,7 @@ from ps.keys import FREE
 from ps.start import start_rows
 from serving.rows.index import KeyIndex, find_reference
 from serving.rows.table import RowTable, look_up_reference
-from serving.rows.values import PrunedValues
+from serving.rows.values import PrunedValues, select_reference
 
 CPU = torch.device("cpu")
 ROWS = RowConfig(dim=3)
@@ -143,6 +143,17 @@ def test_rows_without_their_pruned_chunks_read_as_zeros_there_though_masks_chang
         assert isinstance(table._values, PrunedValues)
         assert table._values.live == sum(mask.bit_count() for mask in masks_of.values())
         assert len(table._values._chunks_NX) <= max(1.5 * (1 + table._values.live), 2)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_rows_are_selected_as_by_the_reference(wide: bool) -> None:
+    random = np.random.default_rng(3)
+    values = PrunedValues(RowConfig(dim=8, chunks=4, wide=wide), 100, torch.float32, CPU)
+    masks = random.integers(16, size=100).astype(np.uint8)
+    values.put(np.arange(100), random.normal(size=(100, 8 + wide)).astype(np.float32), masks)
+    numbers = random.integers(100, size=300).astype(np.int32)
+    tables = (table.numpy() for table in (values._places_KC, values._chunks_NX, values._wide_K))
+    assert np.array_equal(values.select(numbers).numpy(), select_reference(numbers, *tables))
 
 
 def test_if_training_has_no_memory_for_chunks_unknown_keys_are_zeros() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
 from ingest.convert import Converter
+from ps.config import RowConfig
 from ps.errors import CheckpointDamaged
 from ps.start import start_rows
 from serving.copies import ModelCopy, ModelSpec
@@ -30,9 +32,9 @@ EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
 
 
-def exported(tmp_path: Path, of: RunModel, with_onnx: bool = False) -> tuple[ReadModel, Path]:
+def exported(tmp_path: Path, of: RunModel, with_onnx: bool = False, is_full: bool = False) -> tuple[ReadModel, Path]:
     storage = Storage.at(tmp_path / "checkpoints")
-    make_checkpoint(storage, of)
+    make_checkpoint(storage, of, is_full=is_full)
     read = read_model(storage, 1, of)
     write_export(tmp_path / "exported", read, of, with_onnx)
     return read, tmp_path / "exported"
@@ -63,18 +65,35 @@ def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
     return list(map(float, copy.predict(samples)))
 
 
+def shown_by_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the program of the document prints for the sample events."""
+    lines = [json.dumps({"fields": event.fields}) for event in sample_events()]
+    monkeypatch.setattr(sys, "argv", ["example.py", str(folder)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    with redirect_stdout(io.StringIO()) as shown:
+        exec(compile(EXAMPLE, "docs/export.md", "exec"), {})
+    return [float(line) for line in shown.getvalue().split()]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_an_exported_model_that_is_pruned_predicts_what_is_served(
+    tmp_path: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = replace(run_model("dcn"), rows=RowConfig(dim=4, chunks=2))
+    read, folder = exported(tmp_path, of, is_full=is_full)
+    assert (read.values_RW[:, :4] == 0).any()
+    found = shown_by_example(folder, monkeypatch)
+    assert found == pytest.approx(served_by(Storage.at(tmp_path / "checkpoints"), read, of), abs=1e-6)
+    assert (torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(found, abs=1e-6)) is not is_full
+
+
 @pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_program_of_the_document_predicts_what_the_model_predicts(
     tmp_path: Path, name: ModelName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = run_model(name)
     read, folder = exported(tmp_path, of)
-    lines = [json.dumps({"fields": event.fields}) for event in sample_events()]
-    monkeypatch.setattr(sys, "argv", ["example.py", str(folder)])
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
-    with redirect_stdout(io.StringIO()) as shown:
-        exec(compile(EXAMPLE, "docs/export.md", "exec"), {})
-    found = [float(line) for line in shown.getvalue().split()]
+    found = shown_by_example(folder, monkeypatch)
     expected = served_by(Storage.at(tmp_path / "checkpoints"), read, of)
     assert found == pytest.approx(expected, abs=1e-6)
     assert torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(expected, abs=1e-6)
