@@ -11,6 +11,7 @@ budget must have room for the chunks of a batch, or the run is refused: such a l
 The most live chunks are exact: between two rounds they only become more, and the dispatcher logs what each round found.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -44,6 +45,8 @@ HALF_LIFE_SAMPLES = 69 * 1024
 IDLE_STEPS = 8
 IDLE_ROUND_STEPS = 2
 ROUND_EVENT = "chunks of rows pruned"
+REST_SECONDS = 0.5
+"""How long shards rest before their memory is read at the end of a run."""
 MIB = 1 << 20
 SETTINGS = (
     *("dispatch.links_gbit=", "ps.shards=1", "memory.prune_spare=0.1", "telemetry.log_format=json"),
@@ -315,26 +318,39 @@ class PruneBench:
 
 
 class ShardWatch(Display):
-    """Shows a run, and reads the resident memory of its shards meanwhile."""
+    """Shows a run, and reads the resident memory of its shards meanwhile.
+
+    The last reading is one of shards that rest: the run is done, and copies for its last checkpoint are freed. They are
+    not stopped before ``show`` returns.
+    """
 
     def __init__(self, console: Console, folder: Path) -> None:
         super().__init__(console)
         self._folder = folder
         self._shards: list[psutil.Process] = []
+        self._is_done = False
         self.last_bytes = 0
-        """Memory of all shards when it was last read, before they were stopped."""
+        """Memory of all shards when it was last read."""
         self.most_bytes = 0
 
     def show(self, status: Status, awaited: Sequence[str] = ()) -> None:
         super().show(status, awaited)
-        if status.state == "done" or not status.steps:
+        if self._is_done or not status.steps:
             return
+        if status.state == "done":
+            self._is_done = True
+            time.sleep(REST_SECONDS)
+        self._read()
+
+    def _read(self) -> None:
         try:
             self._shards = self._shards or [found for name, found in processes_of(self._folder) if name[:3] == "ps-"]
-            self.last_bytes = sum(shard.memory_info().rss for shard in self._shards)
+            found = sum(shard.memory_info().rss for shard in self._shards)
         except psutil.Error:  # one has just ended
             self._shards = []
-        self.most_bytes = max(self.most_bytes, self.last_bytes)
+            return
+        self.last_bytes = found or self.last_bytes
+        self.most_bytes = max(self.most_bytes, found)
 
 
 class _Line(msgspec.Struct):
