@@ -234,7 +234,7 @@ def test_a_workers_malformed_pushes_are_refused_to_it_and_the_right_one_counts(
         staged.announcer.announce(0, new={0: 100, 1: 101})
         staged.announcer.announce(1, pushes={0: ([1], [])})
         worker = staged.peer()
-        arrays = [numbers(1), right.tobytes(), b"", b""]
+        arrays = [numbers(1), right.tobytes(), b"", b"", b""]
         message = placed(Push, arrays, step=1, phase=TRAIN, worker=0)
         sent = [spoil for _ in range(fuzz_rounds) for spoil in spoiled_messages(message, rng)]
         for each in sent:
