@@ -75,6 +75,8 @@ class Underway:
     """Non-finite values of all shards that have saved their parts."""
     failure: str | None = None
     writing: "Future[tuple[CheckpointManifest, GateState]] | None" = None
+    is_pruned: bool = False
+    """Whether chunks of rows were pruned since the checkpoint before."""
 
     @property
     def is_ready(self) -> bool:
@@ -86,7 +88,8 @@ class Underway:
         """What the gate judges, once nothing is missing; samples: most of the latest samples."""
         assert self.trained is not None
         parts = self.parts.values()
-        is_compared = all(len(part.files) > 1 for part in parts)  # a chain that starts again holds all rows
+        # a chain that starts again holds all rows; a round of pruning changes many that nobody trained
+        is_compared = all(len(part.files) > 1 for part in parts) and not self.is_pruned
         changed = sum(part.files[-1].rows for part in parts) if is_compared else None
         recent = recent_quality(self.trained.accounts.quality, samples)
         return CheckpointReadings(
@@ -140,6 +143,8 @@ class CheckpointBook:
         """What the gate compares the next checkpoint with."""
         self._field_names = field_names
         self._underway: Underway | None = None
+        self._last_round = 0
+        """The step of the last round of pruning that a checkpoint contains."""
         self._dropping: Future[Dropped] | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._log = structlog.get_logger()
@@ -176,7 +181,15 @@ class CheckpointBook:
         """
         assert self._underway is None, "a checkpoint is being taken"
         self._last += 1
-        self._underway = Underway(self._last, shards, decided, time.monotonic(), is_publication, timeline)
+        self._underway = Underway(
+            self._last,
+            shards,
+            decided,
+            time.monotonic(),
+            is_publication,
+            timeline,
+            is_pruned=decided.pruning is not None and decided.pruning.last_round > self._last_round,
+        )
         return self._last
 
     def saved(self, shard: int, message: CheckpointSaved) -> None:
@@ -231,6 +244,8 @@ class CheckpointBook:
                 CheckpointFailure(checkpoint.number, checkpoint.decided.step, checkpoint.failure)
             )
         assert checkpoint.writing is not None
+        if checkpoint.decided.pruning is not None:
+            self._last_round = checkpoint.decided.pruning.last_round
         self._meter.count("checkpoints")
         self._meter.observe("checkpoint", time.monotonic() - checkpoint.began)
         self._meter.gauge("checkpoint_step", checkpoint.decided.step)

@@ -13,6 +13,7 @@ from dispatch.checkpoints.reference import ANSWER_SECONDS, PendingScores, Refere
 from dispatch.checkpoints.retention import files_of
 from dispatch.checkpoints.state import read_state
 from dispatch.checkpoints.taking import CheckpointBook, CheckpointFailure
+from dispatch.placement.rows.pruning import PrunerState
 from dispatch.progress.newest import TrainedSamples
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
@@ -244,3 +245,24 @@ def test_a_manifest_that_may_have_been_written_is_removed_before_its_files(
     assert isinstance(checkpoints.take(), CheckpointFailure)
     assert manifest_numbers(checkpoints.storage) == [1]
     assert not [name for name in checkpoints.storage.names() if name.startswith("00000002")]
+
+
+@pytest.mark.parametrize(("rounds", "shares"), [((0, 0, 0), (0.0, 2 / 3, 2 / 3)), ((0, 6, 6), (0.0, 0.0, 2 / 3))])
+def test_rows_that_a_round_of_pruning_changed_are_not_taken_for_trained_ones(
+    checkpoints: Checkpoints, rounds: tuple[int, ...], shares: tuple[float, ...]
+) -> None:
+    """Otherwise the gate would hold a snapshot back because many rows have changed at once."""
+    found: list[float] = []
+    parts: list[FilePart] = []
+    for taken, last_round in enumerate(rounds, 1):
+        pruning = PrunerState(last_round=last_round)
+        number = checkpoints.book.begin(decided(5 * taken, rows=3, pruning=pruning), shards=1)
+        parts.append(FilePart(f"{number:08d}/shard-0-x.safetensors", 4, "0" * 32, rows=2))
+        checkpoints.storage.write(parts[-1].name, [b"rows"])
+        saved = CheckpointSaved(run="r", generation=1, step=5 * taken, checkpoint=number, parts=list(parts), rows=3)
+        checkpoints.book.saved(0, saved)
+        checkpoints.book.add_state(trained())
+        manifest = checkpoints.outcome()
+        assert isinstance(manifest, CheckpointManifest)
+        found.append(manifest.figures.changed_share)
+    assert found == pytest.approx(shares)
