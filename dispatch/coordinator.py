@@ -205,7 +205,7 @@ class Coordinator:
         No checkpoint may begin until that step is recorded, and with it what was pruned.
         """
         pruner = self.training.pruner
-        if pruner.is_due(self.intake.step) and self._ends_checkpoint(CHECKPOINT_SECONDS):
+        if pruner.is_due(self.intake.step) and self._await_checkpoint(CHECKPOINT_SECONDS):
             pruner.unrecorded = self.prune(decider)
 
     def prune(self, decider: Decider, recorded: PruneRound | None = None) -> PruneRound:
@@ -215,7 +215,7 @@ class Coordinator:
         shards = self.connections.shards
         pruner = self.training.pruner
         step = self.intake.step
-        counts_LKN = shards.survey(self.crew.generation, step).reshape(2, pruner.terms.chunks, -1)
+        counts_LKN = shards.count_chunks(self.crew.generation, step).reshape(2, pruner.terms.chunks, -1)
         done = recorded or pruner.plan(step, counts_LKN)
         result = shards.prune(self.crew.generation, step, done)
         decider.reshape(result.rows, result.masks)
@@ -227,7 +227,7 @@ class Coordinator:
         reach("pruned", step)
         return done
 
-    def _ends_checkpoint(self, seconds: float) -> bool:
+    def _await_checkpoint(self, seconds: float) -> bool:
         """Waits until no checkpoint is being taken; returns False if one has taken longer than that."""
         while self.checkpointing.is_underway:
             if self.checkpointing.underway_seconds > seconds:

@@ -68,7 +68,7 @@ from ps.protocol import (
     Terms,
 )
 from ps.pruned_store import PrunedStore
-from ps.pruning import prune, survey
+from ps.pruning import count_chunks, prune
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from ps.utilities import all_live
@@ -315,6 +315,6 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
     packing.warm_up_reading(with_state=True)
     digest_store(shard.store, 0, 1)
     if isinstance(shard.store, PrunedStore):
-        survey(shard.store)
+        count_chunks(shard.store)
         everything = [BINS] * shape.chunks
         prune(shard.store, evict_below=everything, bring_from=everything, halvings=1)

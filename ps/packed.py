@@ -121,6 +121,8 @@ class Packing:
         if shape.chunks:
             self._travels_MT[:, -1] = False
         self._travels_MW = np.ascontiguousarray(self._travels_MT[:, : shape.value])
+        self._floats_M = {True: self._travels_MT.sum(axis=1), False: self._travels_MW.sum(axis=1)}
+        """Floats of a packed row by its mask, with state and without."""
         self._travels_MS = np.ascontiguousarray(self._travels_MT[:, shape.value :])
         is_value_T = np.arange(shape.total) < shape.value
         self._values_MT = self._travels_MT & is_value_T
@@ -141,7 +143,7 @@ class Packing:
                 f"{rows} rows came with {len(masks_K)} masks up to {masks_K.max(initial=0)}; expected {expected} masks "
                 f"up to {len(travels_MX) - 1}; give worker and shard the same settings"
             )
-        return int(travels_MX.sum(axis=1)[masks_K].sum()) if expected else rows * travels_MX.shape[1]
+        return int(self._floats_M[with_state][masks_K].sum()) if expected else rows * travels_MX.shape[1]
 
     def pack(self, rows_KX: NDArray[Any], masks_K: Masks, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The floats that travel, flat. out: where to put them, as long as they are."""

@@ -21,6 +21,7 @@ from infra.base.kernels import kernel
 from ps.chunks import Chunks, chunk_at, copy_bytes
 from ps.config import RowConfig
 from ps.errors import CheckpointDamaged, OutOfOrder
+from ps.packed import Masks
 from ps.pool import Pool
 from ps.settling import chunking_of
 from ps.start import start_rows
@@ -29,7 +30,6 @@ from ps.utilities import all_live, count_live
 
 NOWHERE = -1
 """The place of a pruned chunk."""
-Masks = NDArray[np.uint8]
 
 
 class Layout(NamedTuple):

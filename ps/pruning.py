@@ -1,7 +1,7 @@
 """Counts what the chunks of all rows are worth, and prunes those that are worth least.
 
-``survey`` and ``prune`` go by the bins of utilities (ps/utilities.py) alone, so what they do to a row does not depend
-on the other rows of the shard. Numbers whose key was forgotten are left out.
+``count_chunks`` and ``prune`` go by the bins of utilities (ps/utilities.py) alone, so what they do to a row does not
+depend on the other rows of the shard. Numbers whose key was forgotten are left out.
 
 Legend: N rows of the shard, K chunks of a row, B bins.
 """
@@ -17,7 +17,8 @@ from infra.base.kernels import kernel
 from ps.bins import BINS
 from ps.errors import OutOfOrder
 from ps.keys import FREE
-from ps.pruned_store import NOWHERE, Masks, PrunedStore, head_at, places_at
+from ps.packed import Masks
+from ps.pruned_store import NOWHERE, PrunedStore, head_at, places_at
 from ps.utilities import LOWEST_EXPONENT, bin_of, bins_reference, count_live
 
 LOWEST = 2.0**LOWEST_EXPONENT
@@ -109,7 +110,7 @@ def decide_reference(
     return evicted_N.astype(np.uint8), brought_N.astype(np.uint8)
 
 
-def survey(store: PrunedStore) -> NDArray[np.int64]:
+def count_chunks(store: PrunedStore) -> NDArray[np.int64]:
     """Chunks by whether they are live, chunk number and bin of the utility."""
     counts_2KB = np.zeros((2, store.shape.chunks, BINS), np.int64)
     _count(store.tables, store.keys(np.arange(len(store))), counts_2KB)

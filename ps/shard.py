@@ -81,7 +81,7 @@ from ps.protocol import (
     Terms,
 )
 from ps.pruned_store import PrunedStore
-from ps.pruning import check_thresholds, prune, survey
+from ps.pruning import check_thresholds, count_chunks, prune
 from ps.rounds import Fence, Gathering, Received, Rounds
 
 
@@ -162,7 +162,7 @@ class Shard:
             case CheckpointCommitted():
                 self.checkpoints.commit(message.header.checkpoint)
             case CountChunks():
-                yield self._answer_survey(message)
+                yield self._answer_count_chunks(message)
             case Prune():
                 yield self._prune(message)
             case Push():
@@ -334,8 +334,8 @@ class Shard:
             yield self.refuse(pull, error)
 
     # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _answer_survey(self, message: Received) -> Reply:
-        counts_2KB = survey(self._store_at_rest(message))
+    def _answer_count_chunks(self, message: Received) -> Reply:
+        counts_2KB = count_chunks(self._store_at_rest(message))
         return Reply(
             message.sender, self._header(ChunksCounted, message), ChunksCountedArrays(counts=counts_2KB.reshape(-1))
         )

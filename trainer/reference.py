@@ -150,7 +150,7 @@ class Reference:
         if self._config.chunks and self._config.optimizer == "adagrad":  # all chunks are pruned
             self._state_RS[rows, : self._config.dim] = self._config.initial_accumulator
 
-    def survey(self) -> NDArray[np.int64]:
+    def count_chunks(self) -> NDArray[np.int64]:
         """Chunks by (whether they are live, chunk number, bin of the utility)."""
         chunks = self._config.chunks
         counts = np.zeros((2, chunks, BINS), np.int64)

@@ -149,7 +149,7 @@ class Shards:
                 number, CheckpointCommitted(run=self._run, generation=generation, step=step, checkpoint=checkpoint)
             )
 
-    def survey(self, generation: int, step: int) -> NDArray[np.int64]:
+    def count_chunks(self, generation: int, step: int) -> NDArray[np.int64]:
         """How many chunks there are by (whether they are live, chunk number, bin of the utility), flat."""
         asked = CountChunks(run=self._run, generation=generation, step=step)
         answers = self._answers_to([asked] * len(self._sockets), ChunksCounted)

@@ -82,7 +82,7 @@ class _Merged:
         self.columns = [name for name in self._entries if name != DENSE]
         """The columns that are merged."""
         self._block_rows = max(1, BLOCK_BYTES // sum(map(self._most_bytes, self.columns)))
-        _check_same_shape(files, self.columns)
+        _check_same_shape(files)
 
     def survey(self) -> tuple[int, int, str]:
         """The number of rows, and of their live chunks if rows are packed; the checksum of numbers and keys."""
@@ -176,13 +176,11 @@ def _is_packed(rows_KX: NDArray[Any], floats_K: NDArray[np.int64]) -> NDArray[np
     return np.arange(rows_KX.shape[1]) < floats_K[:, None]
 
 
-def _check_same_shape(files: Sequence[RowFile], columns: Sequence[str]) -> None:
-    found = {
-        (file.widths, *((file.entries[name].dtype, file.entries[name].shape[1:]) for name in columns))
-        for file in files
-        if file.widths == files[-1].widths
+def _check_same_shape(files: Sequence[RowFile]) -> None:
+    shapes = {
+        (file.widths, *((name, entry.dtype, entry.shape[1:]) for name, entry in file.entries.items())) for file in files
     }
-    if len(found) > 1 or any(file.widths != files[-1].widths for file in files):
+    if len(shapes) > 1:
         raise CheckpointDamaged(
             f"files {[file.part.name for file in files]} of one checkpoint have rows of different shapes; expected "
             "one; "

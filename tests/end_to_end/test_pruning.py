@@ -50,17 +50,17 @@ def pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
     pruner = Pruner(dispatch_job(plan, "tcp://127.0.0.1:*").prune_terms())
     for step, samples in enumerate(batches(plan, result.manifests), 1):
         if pruner.is_due(step - 1):
-            counts_LKN = reference.survey()
+            counts_LKN = reference.count_chunks()
             done = pruner.plan(step - 1, counts_LKN)
             reference.prune(*done)
-            after_LKN = reference.survey()
+            after_LKN = reference.count_chunks()
             live, now = int(counts_LKN[1].sum()), int(after_LKN[1].sum())
             pruner.end_round(step - 1, done, live, max(0, live - now), max(0, now - live))
         reference.weight = pruner.weight(step)
         if plan.memory.expire_steps:
-            before = int(reference.survey()[1].sum())
+            before = int(reference.count_chunks()[1].sum())
             reference.forget(step - plan.memory.expire_steps)
-            pruner.forget(before - int(reference.survey()[1].sum()))
+            pruner.forget(before - int(reference.count_chunks()[1].sum()))
         reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, step, pruner.admit)
     return reference, pruner
 

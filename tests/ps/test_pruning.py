@@ -9,7 +9,7 @@ from ps.bins import BINS
 from ps.config import RowConfig
 from ps.errors import OutOfOrder
 from ps.pruned_store import PrunedStore, stored_reference
-from ps.pruning import count_reference, decide_reference, halve_reference, prune, survey
+from ps.pruning import count_chunks, count_reference, decide_reference, halve_reference, prune
 from ps.start import start_rows
 from ps.utilities import bins_reference
 from tests.ps.doubles import ints
@@ -33,11 +33,11 @@ def made(chunks: int, float_dtype: str = "float32") -> PrunedStore:
 
 @pytest.mark.parametrize("float_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8])
-def test_survey_counts_every_chunk_of_a_row_with_a_key(chunks: int, float_dtype: str) -> None:
+def test_every_chunk_of_a_row_with_a_key_is_counted(chunks: int, float_dtype: str) -> None:
     store = made(chunks, float_dtype)
     keyed = np.delete(np.arange(ROWS), 4)
     rows_KT = rows_of(store, keyed)
-    counts = survey(store)
+    counts = count_chunks(store)
     assert np.array_equal(counts, count_reference(rows_KT[:, -1 - chunks : -1], store.masks(keyed)))
     assert counts.sum() == chunks * (ROWS - 1)
     assert counts[1].sum() == store.live

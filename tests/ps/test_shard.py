@@ -182,7 +182,7 @@ def use(shard: Shard, step: int, row: int, uses: int) -> None:
         assert tell(shard, Push, parts(ints(row), part), step=step, phase=TRAIN, worker=worker) == []
 
 
-def test_survey_counts_chunks_by_liveness_number_and_bin() -> None:
+def test_chunks_are_counted_by_liveness_number_and_bin() -> None:
     shard = in_chunks(bare=(3,))
     use(shard, 1, 5, uses=2)
     (census,) = tell(shard, CountChunks)

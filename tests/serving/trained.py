@@ -106,7 +106,7 @@ class Trained:
         """Prunes that share of all chunks, by their utilities; their rows keep their last steps."""
         before_RT = self.reference.rows()
         pruner = Pruner(PruneTerms(chunks=self.rows.chunks, share=share, enforce=0.0))
-        self.reference.prune(*pruner.plan(self.step, self.reference.survey()))
+        self.reference.prune(*pruner.plan(self.step, self.reference.count_chunks()))
         is_changed_R = (self.reference.rows()[:, -1] != before_RT[:, -1]).tolist()
         self._reshaped |= {row for row, is_changed in enumerate(is_changed_R) if is_changed}
         return self
