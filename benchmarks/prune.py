@@ -6,7 +6,7 @@
 3. idle: a shard with the same settings and the keys of one sample says what a shard takes without rows
 
 Rounds of pruning come after a number of samples, not of steps, so that tables with different batches can be compared. A
-budget must have room for the chunks of a batch, or the run is refused: such a line has the reason instead of figures.
+budget without room for a row a sample of a batch is refused: such a line has the reason instead of figures.
 
 The most live chunks are exact: between two rounds they only become more, and the dispatcher logs what each round found.
 """
