@@ -147,6 +147,8 @@ def run(folder: Path, settings: list[str], rate: float, quiet_seconds: float) ->
             if not seen.follow(START_SECONDS, lambda status: status.step > 20):
                 return [f"the run does not train: {out.read_text()[-4000:]}"]
             return check(seen, quiet_seconds)
+    except AssertionError as problem:
+        return [f"{problem}; the run's last words: {out.read_text()[-4000:]}"]
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(START_SECONDS)
