@@ -200,7 +200,7 @@ def settings_of(folder: Path, load: PruneLoad, variant: Kept, keys: int, name: s
     settings = load_settings(None, asked, run="bench-prune", folder=folder / name)
     if not variant.chunks:
         return settings
-    chunk_bytes = settings.rows.chunk_bytes
+    chunk_bytes = settings.rows.chunk_bytes()
     budget_mb = (budget_of(variant, keys) + 0.5) * chunk_bytes / MIB  # half a chunk more: it is rounded down
     return load_settings(None, [*asked, f"memory.budget_mb={budget_mb!r}"], run="bench-prune", folder=folder / name)
 
@@ -377,7 +377,7 @@ def read_rounds(log: Path) -> LoggedRounds:
 
 def counted_bytes(rows: RowConfig, keys: int, live: int) -> int:
     """What rows take on shards, by the formula of docs/memory.md."""
-    return keys * rows.key_bytes + (live * rows.chunk_bytes if rows.chunks else 0)
+    return keys * rows.key_bytes + (live * rows.chunk_bytes() if rows.chunks else 0)
 
 
 def filled_in(known: PruneResult, run: EndedRun, counted: int, idle_bytes: int) -> PruneResult:

@@ -53,6 +53,10 @@ class MemoryConfig(Section):
     """
     prune_enforce: float = Field(0.01, ge=0.0, le=1.0)
     """Share of the chunks that must be on the wrong side of the threshold before any is pruned."""
+    columns: float = Field(1.0, gt=0.0, le=1.0)
+    """Share of the embedding columns that all rows keep, in each chunk those with the largest gradients so far, decided
+    once, after prune_steps steps: the same memory then holds more chunks. 1: all.
+    """
 
     @model_validator(mode="after")
     def _check_choices(self) -> "MemoryConfig":

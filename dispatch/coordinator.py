@@ -215,13 +215,18 @@ class Coordinator:
         shards = self.connections.shards
         pruner = self.training.pruner
         step = self.intake.step
-        counts_LKN = shards.count_chunks(self.crew.generation, step).reshape(2, pruner.terms.chunks, -1)
-        done = recorded or pruner.plan(step, counts_LKN)
+        is_dropping = recorded is None and pruner.terms.drops_columns
+        counts, weights_D = shards.count_chunks(self.crew.generation, step, is_dropping)
+        counts_LKN = counts.reshape(2, pruner.terms.chunks, -1)
+        done = recorded or pruner.plan(step, counts_LKN, weights_D)
         result = shards.prune(self.crew.generation, step, done)
         decider.reshape(result.rows, result.masks)
-        if done.halvings:  # they changed the utilities of every row
+        if done.halvings or done.columns:  # every row is another one now
             decider.drop_copies()
         pruner.end_round(step, done, int(counts_LKN[1].sum()), result.pruned, result.brought_back)
+        if done.columns:
+            decider.use_sizes(self.job.row_sizes(done.columns))
+            self.log.info("columns of rows dropped", step=step, kept=list(done.columns), of=self.job.rows.dim)
         facts = {"pruned": result.pruned, "brought_back": result.brought_back, "live": pruner.state.live}
         self.log.info("chunks of rows pruned", step=step, seconds=round(monotonic() - began, 4), **facts)
         reach("pruned", step)
@@ -381,8 +386,9 @@ class Coordinator:
         plan = decision.plan
         dense = self.training.dense_moves
         samples = batch.samples
-        weight = self.training.pruner.weight(step)
-        order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense, weight))
+        pruner = self.training.pruner
+        terms = (pruner.weight(step), pruner.state.columns)
+        order_bytes = self.crew.order(training_orders(self.crew.at(step), plan.workers, samples, dense, *terms))
         self.training.underway.add(
             OrderedRound(
                 step=step,

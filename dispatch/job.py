@@ -109,16 +109,18 @@ class DispatchJob:
         """Size of a row with its optimizer state, in bytes."""
         return self.rows.shape().total * np.dtype(self.rows.float_dtype).itemsize
 
-    @property
-    def row_sizes(self) -> NDArray[np.float64] | None:
+    def row_sizes(self, columns: tuple[int, ...] = ()) -> NDArray[np.float64] | None:
         """Bytes that move of a row, with its state, by its mask, over those of a whole one; None: rows have no chunks.
 
         Of a pruned chunk nothing moves; the wide column, what the optimizer knows of it, utilities and mask always do.
+        columns: those that rows have kept, empty if all.
         """
-        if not self.rows.chunks:
+        chunks = self.rows.chunks
+        if not chunks:
             return None
-        pruned_M = self.rows.chunks - np.bitwise_count(np.arange(1 << self.rows.chunks))
-        return np.asarray(1.0 - pruned_M * (self.rows.chunk_bytes / self.row_bytes))
+        live_M = np.bitwise_count(np.arange(1 << chunks))
+        missing_M = chunks * self.rows.chunk_bytes() - live_M * self.rows.chunk_bytes(columns)
+        return np.asarray(1.0 - missing_M / self.row_bytes)
 
     def prune_terms(self) -> PruneTerms:
         """What is pruned; raises ConfigError if the settings contradict each other."""
@@ -133,21 +135,24 @@ class DispatchJob:
 def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int) -> PruneTerms:
     """What is pruned; raises ConfigError if settings contradict each other."""
     chunks = rows.chunks
-    if not chunks and (memory.budget_mb or memory.prune_share):
+    if not chunks and (memory.budget_mb or memory.prune_share or memory.columns < 1.0):
         raise ConfigError(
-            "chunks of rows are to be pruned, and rows are not divided into any; expected rows.chunks to be 1, 2, 4 "
-            "or 8; set it, or set memory.budget_mb and memory.prune_share to 0"
+            "chunks or columns of rows are to be pruned, and rows are not divided into chunks; expected rows.chunks to "
+            "be 1, 2, 4 or 8; set it, or set memory.budget_mb and memory.prune_share to 0 and memory.columns to 1"
         )
-    budget = int(memory.budget_mb * (1 << 20) / rows.chunk_bytes)
+    check_columns(rows, memory)
+    budget = int(memory.budget_mb * (1 << 20) / rows.chunk_bytes())
     least = chunks * batch
     if memory.budget_mb and budget < least:
         raise ConfigError(
             f"memory.budget_mb = {memory.budget_mb:g} has room for {budget} chunks, and a batch has {batch} samples; "
-            f"expected {least * rows.chunk_bytes / (1 << 20):.3g} at least, for a row of {chunks} chunks a sample; "
+            f"expected {least * rows.chunk_bytes() / (1 << 20):.3g} at least, for a row of {chunks} chunks a sample; "
             "raise it, or lower stream.batch"
         )
     return PruneTerms(
         chunks=chunks,
+        width=rows.dim // max(1, chunks),
+        columns=memory.columns,
         budget=budget,
         share=memory.prune_share,
         every_steps=memory.prune_steps,
@@ -156,6 +161,15 @@ def prune_terms(rows: RowConfig, memory: MemoryConfig, batch: int) -> PruneTerms
         enforce=memory.prune_enforce,
         profile=profile_of(memory.prune_shape, chunks),
     )
+
+
+def check_columns(rows: RowConfig, memory: MemoryConfig) -> None:
+    """Raises ConfigError if columns are to be dropped of rows that do not tell which ones."""
+    if memory.columns < 1.0 and rows.optimizer != "adagrad":
+        raise ConfigError(
+            f"memory.columns is {memory.columns:g} and rows.optimizer is {rows.optimizer!r}; expected 'adagrad', whose "
+            "accumulators tell which columns matter least; set rows.optimizer to it, or memory.columns to 1"
+        )
 
 
 def check_replicas(rows: RowConfig, policy: str, has_hot_set: bool) -> None:

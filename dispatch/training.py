@@ -110,7 +110,8 @@ class Training:
         known = self.index.known
         free = self.index.count - known
         rows = self._job.rows
-        nbytes = self.index.count * rows.key_bytes + self.pruner.state.live * rows.chunk_bytes * (rows.chunks > 0)
+        chunks_bytes = self.pruner.state.live * rows.chunk_bytes(self.pruner.state.columns) if rows.chunks else 0
+        nbytes = self.index.count * rows.key_bytes + chunks_bytes
         forgotten = self.index.forgotten
         return KeyCounts(known=known, free=free, forgotten=forgotten, rare=self._admission.rare, shard_bytes=nbytes)
 
@@ -125,7 +126,8 @@ class Training:
             per_row=terms.chunks,
             live=state.live,
             budget=terms.budget,
-            bytes=self._job.rows.chunk_bytes,
+            bytes=self._job.rows.chunk_bytes(state.columns),
+            columns=len(state.columns) or self._job.rows.dim,
             pruned=state.pruned,
             brought_back=state.brought_back,
         )
@@ -180,7 +182,7 @@ class Training:
             value_share=self._job.rows.shape().value_share,
             admission=self._admission,
             pruner=self.pruner,
-            sizes=self._job.row_sizes,
+            sizes=self._job.row_sizes(self.pruner.state.columns),
         )
         return keeps
 

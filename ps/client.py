@@ -22,6 +22,7 @@ from infra.base.errors import Fenced, WireError
 from infra.base.faults import reach
 from infra.base.link import Link
 from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
+from ps.columns import KeptColumns
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
 from ps.errors import PsError, Unreachable
@@ -112,6 +113,7 @@ class ShardClient:
     ) -> None:
         self.interrupt: Callable[[], None] = _nothing
         """Called while waiting for answers; an exception that it raises ends the wait."""
+        self._rows = rows
         self._shape = rows.shape()
         self._packing = Packing(rows)
         self._dtype = np.dtype(rows.float_dtype)
@@ -131,6 +133,10 @@ class ShardClient:
         """Endpoints of the shards, by number."""
         self._sockets: list[zmq.Socket[bytes]] = []
         self.connect(endpoints)
+
+    def keep_columns(self, kept: KeptColumns) -> None:
+        """Sets which embedding columns rows have kept, empty if all; nothing may be under way."""
+        self._packing = Packing(self._rows, kept)
 
     @property
     def shards(self) -> int:

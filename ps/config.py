@@ -62,11 +62,13 @@ class RowConfig(Section):
             )
         return self
 
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of a live chunk on a shard, with its optimizer state."""
-        columns = self.dim // max(1, self.chunks) * (2 if self.optimizer == "adagrad" else 1)
-        return columns * self._float_bytes
+    def chunk_bytes(self, columns: tuple[int, ...] = ()) -> int:
+        """Bytes of a live chunk on a shard, with its optimizer state.
+
+        columns: those that rows have kept, empty if all.
+        """
+        width = (len(columns) or self.dim) // max(1, self.chunks)
+        return width * (2 if self.optimizer == "adagrad" else 1) * self._float_bytes
 
     @property
     def key_bytes(self) -> int:
@@ -76,7 +78,7 @@ class RowConfig(Section):
         shape = self.shape()
         if not self.chunks:
             return shape.total * self._float_bytes + KEY_BYTES
-        head = shape.total - 1 - self.chunks * self.chunk_bytes // self._float_bytes  # the mask takes no memory
+        head = shape.total - 1 - self.chunks * self.chunk_bytes() // self._float_bytes  # the mask takes no memory
         return head * self._float_bytes + self.chunks * PLACE_BYTES + KEY_BYTES
 
     @property

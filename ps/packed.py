@@ -1,6 +1,7 @@
-"""Rows on their way between shards and workers, and in files: columns of pruned chunks stay behind.
+"""Rows on their way between shards and workers, and in files: columns of pruned chunks and dropped ones stay behind.
 
 A row with the mask m travels as the columns that ``Packing`` lists for m, in order, and its mask as one byte beside it.
+Which columns all rows have dropped (``KeptColumns``) both sides know before.
 Without chunks rows travel whole and need no masks. In files values and state are apart, as readers need only one of
 them; ``PackedWidths`` says how many floats each row has there.
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from infra.base.errors import WireError
 from infra.base.kernels import kernel
+from ps.columns import KeptColumns, is_kept
 from ps.config import RowConfig
 from ps.utilities import all_live, count_live
 
@@ -104,7 +106,7 @@ class PackedWidths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Packing:
     """How rows of some settings travel."""
 
-    def __init__(self, config: RowConfig) -> None:
+    def __init__(self, config: RowConfig, kept: KeptColumns = ()) -> None:
         shape = config.shape()
         self._shape = shape
         self._dtype = np.dtype(config.float_dtype)
@@ -114,6 +116,7 @@ class Packing:
         masks_M1 = np.arange(all_live(shape.chunks) + 1)[:, None]
         width = shape.dim // max(1, shape.chunks)
         is_live_MD = (masks_M1 >> np.arange(shape.dim) // width & 1).astype(np.bool_) if shape.chunks else True
+        is_live_MD = is_live_MD & is_kept(shape.dim, kept)
         self._travels_MT = np.ones((len(masks_M1), shape.total), np.bool_)
         self._travels_MT[:, : shape.dim] = is_live_MD
         if config.optimizer == "adagrad":

@@ -97,6 +97,15 @@ class Pool:
         self._free[: self._free_count] = np.arange(self.places - 1, live - 1, -1)
         return moved_N
 
+    def narrow(self, columns: int) -> None:
+        """Keeps that many columns of every place, the first ones; the old blocks are given back one by one."""
+        for number in range(len(self._blocks)):
+            narrow = _map_block(self.block_places, columns, self.dtype)
+            narrow[:] = self._blocks[number][:, :columns]
+            self._blocks[number] = narrow
+        self.columns = columns
+        self._note_addresses()
+
     def block(self, number: int) -> NDArray[Any]:
         """One block as it is in memory."""
         return self._blocks[number]

@@ -21,8 +21,10 @@ from msgspec import Meta
 
 from infra.base.agreement import differing
 from infra.base.wire import (
+    F64,
     I64,
     NO_F32,
+    NO_F64,
     NO_I64,
     NO_U8,
     NO_U64,
@@ -65,7 +67,9 @@ DenseForm = Annotated[int, Meta(ge=NO_DENSE, le=WHOLE)]
 """The form of dense weights that a message carries or requests."""
 MOST_PARTS = 1000
 MOST_CHUNKS = 8
+MOST_COLUMNS = 1 << 16
 Bin = Annotated[int, Meta(ge=0, le=BINS)]
+Column = Annotated[int, Meta(ge=0, lt=MOST_COLUMNS)]
 SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
@@ -195,6 +199,9 @@ class CheckpointCommitted(Header, frozen=True):
 class CountChunks(Header, frozen=True):
     """Requests the utilities of all chunks, after a flush. Answered by ChunksCounted."""
 
+    weighs_columns: bool = False
+    """Whether the weights of embedding columns are requested, too."""
+
 
 class Prune(Header, frozen=True):
     """Prunes chunks and brings others back, after a flush, by the bins of their utilities. Answered by Pruned."""
@@ -205,6 +212,8 @@ class Prune(Header, frozen=True):
     """For each chunk number: pruned chunks in this bin or a higher one come back, with start values."""
     halvings: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     """Times that every utility is halved in the end."""
+    columns: Annotated[tuple[Column, ...], Meta(max_length=MOST_COLUMNS)] = ()
+    """The embedding columns that rows keep from now on, ascending; empty: those that they have."""
 
 
 class Digest(Header, frozen=True):
@@ -368,6 +377,8 @@ class Digested(Header, frozen=True):
 class ChunksCountedArrays(NamedTuple):
     counts: I64
     """Chunks by (whether they are live, chunk number, bin of the utility), flat."""
+    columns: F64 = NO_F64
+    """Squared gradients that each embedding column has had in all rows, if requested."""
 
 
 class ChunksCounted(Header, frozen=True):

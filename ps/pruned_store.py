@@ -1,15 +1,16 @@
 """One shard's rows if chunks of them can be pruned: only what is live takes memory.
 
-To everybody else a row is as wide as its shape says (``RowShape``): columns of pruned chunks read as zeros, their
-accumulators as start values, and the last column is the mask. In memory a row is
+To everybody else a row is as wide as its shape says (``RowShape``): columns of pruned chunks, and columns that all
+rows have dropped, read as zeros, their accumulators as start values, and the last column is the mask. In memory a row
+is
 
 * a head, [wide | accumulators of the wide column or of the whole row | utilities], which it always has;
 * for each chunk the place in a pool (ps/pool.py), NOWHERE if the chunk is pruned: that is the mask;
-* in that place, [columns | their accumulators, if each has one].
+* in that place, [kept columns | their accumulators, if each has one].
 
 Masks change when a row begins, is forgotten or loaded, and in ``set_masks``; never when a row is written.
 
-Legend: K requested rows, T columns of value and state, N places.
+Legend: K requested rows, T columns of value and state, N places, D embedding columns.
 """
 
 from typing import Any, NamedTuple
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 
 from infra.base.kernels import kernel
 from ps.chunks import Chunks, chunk_at, copy_bytes
+from ps.columns import KeptColumns, is_kept, may_keep
 from ps.config import RowConfig
 from ps.errors import CheckpointDamaged, OutOfOrder
-from ps.packed import Masks
+from ps.packed import Masks, Packing
 from ps.pool import Pool
 from ps.settling import chunking_of
 from ps.start import start_rows
@@ -38,6 +40,10 @@ class Layout(NamedTuple):
     chunks: int
     width: int
     """Columns of a chunk."""
+    kept: int
+    """Those of them that have not been dropped."""
+    columns: NDArray[np.int64]
+    """The embedding columns that have not been dropped, chunk after chunk."""
     value: int
     has_wide: bool
     has_accumulators: bool
@@ -51,7 +57,7 @@ class Layout(NamedTuple):
     @property
     def stored(self) -> int:
         """Columns of a chunk in the pool."""
-        return self.width * (1 + self.has_accumulators)
+        return self.kept * (1 + self.has_accumulators)
 
     @property
     def head(self) -> int:
@@ -73,12 +79,15 @@ class Tables(NamedTuple):
     dtype: Any
 
 
-def layout_of(config: RowConfig) -> Layout:
+def layout_of(config: RowConfig, kept: KeptColumns = ()) -> Layout:
     shape = config.shape()
+    columns = np.flatnonzero(is_kept(shape.dim, kept))
     has_accumulators = config.optimizer == "adagrad"
     return Layout(
         chunks=config.chunks,
         width=config.dim // config.chunks,
+        kept=len(columns) // config.chunks,
+        columns=columns,
         value=shape.value,
         has_wide=config.wide,
         has_accumulators=has_accumulators,
@@ -109,6 +118,14 @@ def _address_of(tables: Any, place: int) -> Any:
 
 
 @kernel
+def stored_at(tables: Any, place: int) -> Any:
+    """Inside a kernel: what is stored in a place."""
+    stored = tables.stored_bytes // tables.itemsize
+    block = chunk_at(tables.pool, place // tables.block_places, tables.block_places, stored, tables.dtype)
+    return block[place % tables.block_places]
+
+
+@kernel
 def mask_of(places: Any) -> int:
     """Inside a kernel: the mask of a row with these places."""
     mask = 0
@@ -131,12 +148,21 @@ def _unpack(layout: Any, tables: Any, numbers_K: Any, out: Any, address: int) ->
         for chunk in range(layout.chunks):
             first = chunk * layout.width
             has_accumulators = is_full and layout.has_accumulators
-            if places[chunk] == NOWHERE:
+            if places[chunk] == NOWHERE or layout.kept < layout.width:
                 for c in range(layout.width):
                     out[k, first + c] = 0
                 if has_accumulators:
                     for c in range(layout.width):
                         out[k, layout.value + first + c] = layout.initial
+            if places[chunk] == NOWHERE:
+                continue
+            if layout.kept < layout.width:
+                stored_X = stored_at(tables, places[chunk])
+                for c in range(layout.kept):
+                    column = layout.columns[chunk * layout.kept + c]
+                    out[k, column] = stored_X[c]
+                    if has_accumulators:
+                        out[k, layout.value + column] = stored_X[layout.kept + c]
                 continue
             stored = _address_of(tables, places[chunk])
             target = address + (k * out.shape[1] + first) * itemsize
@@ -164,6 +190,14 @@ def _pack(layout: Any, tables: Any, numbers_K: Any, address: Any) -> None:
         places = places_at(tables, layout.chunks, numbers_K[k])
         for chunk in range(layout.chunks):
             if places[chunk] == NOWHERE:
+                continue
+            if layout.kept < layout.width:
+                stored_X = stored_at(tables, places[chunk])
+                for c in range(layout.kept):
+                    column = layout.columns[chunk * layout.kept + c]
+                    stored_X[c] = rows_KT[k, column]
+                    if layout.has_accumulators:
+                        stored_X[layout.kept + c] = rows_KT[k, layout.value + column]
                 continue
             stored = _address_of(tables, places[chunk])
             source = address[0] + (k * layout.total + chunk * layout.width) * itemsize
@@ -220,8 +254,26 @@ def _follow_moves(tables: Any, chunks: int, rows: int, live: int, moved_N: Any) 
                 places[chunk] = moved_N[places[chunk] - live]
 
 
-def stored_reference(config: RowConfig, rows_KT: NDArray[Any]) -> NDArray[Any]:
-    """What a store that holds these rows gives back, in plain numpy: pruned chunks are as if never trained."""
+@kernel
+def _narrow(tables: Any, chunks: int, width: int, rows: int, columns_D: Any) -> None:
+    """Moves the kept columns of every live chunk to the front of its place, and their accumulators behind them."""
+    kept = columns_D.size // chunks
+    for number in range(rows):
+        places = places_at(tables, chunks, number)
+        for chunk in range(chunks):
+            if places[chunk] == NOWHERE:
+                continue
+            stored_X = stored_at(tables, places[chunk])
+            for half in range(2):  # what is read next is never in front of what has been written
+                for c in range(kept):
+                    column = columns_D[chunk * kept + c] - chunk * width
+                    stored_X[half * kept + c] = stored_X[half * width + column]
+
+
+def stored_reference(config: RowConfig, rows_KT: NDArray[Any], kept: KeptColumns = ()) -> NDArray[Any]:
+    """What a store that holds these rows gives back, in plain numpy: pruned chunks are as if never trained, and so are
+    columns that were dropped.
+    """
     shape = config.shape()
     width = config.dim // config.chunks
     stored_KT = rows_KT.copy()
@@ -232,16 +284,21 @@ def stored_reference(config: RowConfig, rows_KT: NDArray[Any]) -> NDArray[Any]:
                 row_T[first : first + width] = 0
                 if config.optimizer == "adagrad":
                     row_T[shape.value + first : shape.value + first + width] = config.initial_accumulator
+    (dropped,) = np.nonzero(~is_kept(shape.dim, kept))
+    stored_KT[:, dropped] = 0
+    if config.optimizer == "adagrad":
+        stored_KT[:, shape.value + dropped] = config.initial_accumulator
     return stored_KT
 
 
 class PrunedStore(RowStore):
     """Rows by number, of which chunks can be pruned."""
 
-    def __init__(self, config: RowConfig, seed: int, chunk_rows: int) -> None:
+    def __init__(self, config: RowConfig, seed: int, chunk_rows: int, kept: KeptColumns = ()) -> None:
         super().__init__(config, seed, chunk_rows)
+        self.packing = Packing(config, kept)
         self.chunking = chunking_of(config)
-        self._layout = layout_of(config)
+        self._layout = layout_of(config, kept)
         self._heads = Chunks(chunk_rows, self._layout.head, self.dtype)
         self._places = Chunks(chunk_rows, config.chunks, np.int32, fill=NOWHERE)
         self._pool = Pool(chunk_rows, self._layout.stored, self.dtype)
@@ -256,6 +313,10 @@ class PrunedStore(RowStore):
         """Bytes of heads, places and chunks."""
         head = self._layout.head * self.dtype.itemsize + self._places.columns * self._places.dtype.itemsize
         return len(self._places.addresses) * self.chunk_rows * head + self._pool.nbytes
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
 
     @property
     def tables(self) -> Tables:
@@ -325,6 +386,24 @@ class PrunedStore(RowStore):
             rows_KT[back, columns] = start_KT[back, columns]
         rows_KT[:, -1] = rows_KT[:, -1].astype(np.uint8) | brought_K
         self._put(numbers_K, rows_KT)
+
+    def drop_columns(self, kept: KeptColumns) -> None:
+        """Drops all embedding columns but these of every row, and gives their memory back to the system.
+
+        Raises OutOfOrder unless none has been dropped before, as many of each chunk stay, and each has an accumulator.
+        """
+        layout = self._layout
+        if layout.kept < layout.width or not may_keep(self._config, kept):
+            raise OutOfOrder(
+                f"{len(kept)} columns are to stay of rows that have {layout.kept * layout.chunks} of "
+                f"{self.shape.dim}; expected rows of the optimizer adagrad that have all, and as many columns of each "
+                "of their chunks, ascending; the run must go back to a checkpoint"
+            )
+        narrow = layout_of(self._config, kept)
+        _narrow(self.tables, layout.chunks, layout.width, len(self), narrow.columns)
+        self._pool.narrow(narrow.stored)
+        self._layout = narrow
+        self.packing = Packing(self._config, kept)
 
     def compact(self) -> None:
         """Gives memory of pruned chunks back to the system."""

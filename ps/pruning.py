@@ -18,7 +18,7 @@ from ps.bins import BINS
 from ps.errors import OutOfOrder
 from ps.keys import FREE
 from ps.packed import Masks
-from ps.pruned_store import NOWHERE, PrunedStore, head_at, places_at
+from ps.pruned_store import NOWHERE, PrunedStore, head_at, places_at, stored_at
 from ps.utilities import LOWEST_EXPONENT, bin_of, bins_reference, count_live
 
 LOWEST = 2.0**LOWEST_EXPONENT
@@ -117,6 +117,16 @@ def count_chunks(store: PrunedStore) -> NDArray[np.int64]:
     return counts_2KB
 
 
+def weigh_columns(store: PrunedStore) -> NDArray[np.float64]:
+    """Squared gradients that the embedding columns of all rows have had in all, as their accumulators tell.
+
+    Only columns of one chunk can be compared, since chunks are live in different rows.
+    """
+    weights_D = np.zeros(store.shape.dim, np.float64)
+    _weigh(store.tables, store.layout, len(store), weights_D)
+    return weights_D
+
+
 def check_thresholds(chunks: int, evict_below: Sequence[int], bring_from: Sequence[int]) -> None:
     """Raises OutOfOrder unless there is one threshold for each chunk number."""
     if len(evict_below) != chunks or len(bring_from) != chunks:
@@ -124,6 +134,19 @@ def check_thresholds(chunks: int, evict_below: Sequence[int], bring_from: Sequen
             f"{len(evict_below)} and {len(bring_from)} thresholds came for rows of {chunks} chunks; expected one for "
             "each chunk number; give dispatcher and shard the same rows.chunks"
         )
+
+
+@kernel
+def _weigh(tables: Any, layout: Any, rows: int, weights_D: Any) -> None:
+    """Sums the accumulators of each column."""
+    for number in range(rows):
+        places = places_at(tables, layout.chunks, number)
+        for chunk in range(layout.chunks):
+            if places[chunk] == NOWHERE:
+                continue
+            stored_X = stored_at(tables, places[chunk])
+            for c in range(layout.kept):
+                weights_D[layout.columns[chunk * layout.kept + c]] += stored_X[layout.kept + c]
 
 
 def prune(store: PrunedStore, evict_below: Sequence[int], bring_from: Sequence[int], halvings: int) -> Pruning:

@@ -43,7 +43,6 @@ from ps.dense.lane import DenseLane
 from ps.errors import OutOfOrder, PsError
 from ps.ledger import LedgerEntries
 from ps.optimizers import rule_of
-from ps.packed import Packing
 from ps.parts import Parts
 from ps.phases import EARLY, FLUSH, LAST_FLUSH, TRAIN
 from ps.protocol import (
@@ -81,7 +80,7 @@ from ps.protocol import (
     Terms,
 )
 from ps.pruned_store import PrunedStore
-from ps.pruning import check_thresholds, count_chunks, prune
+from ps.pruning import check_thresholds, count_chunks, prune, weigh_columns
 from ps.rounds import Fence, Gathering, Received, Rounds
 
 
@@ -121,7 +120,6 @@ class Shard:
         self._lane = DenseLane(self.dense, held_bytes)
         self._entries = LedgerEntries()
         self._buffers = ReplyBuffers(model.rows.float_dtype)
-        self._packing = Packing(model.rows)
 
     def receive(self, message: Received) -> Iterator[Reply]:
         """Carries out one message and yields every reply it makes possible; the iterator must be exhausted."""
@@ -250,7 +248,7 @@ class Shard:
         owned = len(arrays.owned_numbers)
         parts = len(arrays.part_numbers)
         found = (len(arrays.owned_rows), len(arrays.part_gradients))
-        owned_floats = self._packing.floats(owned, arrays.owned_masks, with_state=True)
+        owned_floats = self.store.packing.floats(owned, arrays.owned_masks, with_state=True)
         expected = (owned_floats, parts * self.store.shape.part)
         if found != expected:
             raise WireError(
@@ -298,7 +296,8 @@ class Shard:
             push = gathering.pushes[worker]
             arrays: PushArrays = push.arrays
             self.checkpoints.keep(arrays.owned_numbers)
-            self.store.write(arrays.owned_numbers, self._packing.unpack(arrays.owned_rows, arrays.owned_masks, True))
+            owned_KT = self.store.packing.unpack(arrays.owned_rows, arrays.owned_masks, with_state=True)
+            self.store.write(arrays.owned_numbers, owned_KT)
             self.parts.add(worker, arrays.part_numbers, arrays.part_gradients.reshape(-1, shape.part))
             moved = {"owned": len(arrays.owned_numbers), "parts": len(arrays.part_numbers)}
             at = (push.header.step, push.header.phase)
@@ -335,16 +334,20 @@ class Shard:
 
     # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _answer_count_chunks(self, message: Received) -> Reply:
-        counts_2KB = count_chunks(self._store_at_rest(message))
-        return Reply(
-            message.sender, self._header(ChunksCounted, message), ChunksCountedArrays(counts=counts_2KB.reshape(-1))
-        )
+        header: CountChunks = message.header
+        store = self._store_at_rest(message)
+        counted = ChunksCountedArrays(counts=count_chunks(store).reshape(-1))
+        if header.weighs_columns:
+            counted = counted._replace(columns=weigh_columns(store))
+        return Reply(message.sender, self._header(ChunksCounted, message), counted)
 
     def _prune(self, message: Received) -> Reply:
         header: Prune = message.header
         store = self._store_at_rest(message)
         check_thresholds(store.shape.chunks, header.evict_below, header.bring_from)
-        if header.halvings:
+        if header.columns:
+            store.drop_columns(header.columns)
+        if header.columns or header.halvings:
             self.checkpoints.change_all()
         done = prune(store, header.evict_below, header.bring_from, header.halvings)
         self.checkpoints.change(done.numbers)
@@ -422,8 +425,8 @@ class Shard:
             )
         full_masks = self.store.masks(wanted.full_numbers)
         value_masks = self.store.masks(wanted.value_numbers)
-        middle = self._packing.floats(len(wanted.full_numbers), full_masks, with_state=True)
-        end = middle + self._packing.floats(len(wanted.value_numbers), value_masks, with_state=False)
+        middle = self.store.packing.floats(len(wanted.full_numbers), full_masks, with_state=True)
+        end = middle + self.store.packing.floats(len(wanted.value_numbers), value_masks, with_state=False)
         dense = self._beside_rows(message.header) if isinstance(message.header, Peek) else NO_F32
         buffer = self._buffers.take_buffer(end + dense.size)
         full, values, dense_copy = np.split(buffer.array[: end + dense.size], [middle, end])
@@ -443,7 +446,7 @@ class Shard:
             return
         rows_KX = np.empty((len(numbers_K), width), packed.dtype)
         self.store.gather(numbers_K, rows_KX)
-        self._packing.pack(rows_KX, masks_K, packed)
+        self.store.packing.pack(rows_KX, masks_K, packed)
 
     def _beside_rows(self, peek: Peek) -> F32:
         """What is requested besides rows: dense weights, or zeros."""

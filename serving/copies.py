@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 from ingest.keys import rare_keys
 from ingest.samples import Samples
 from ps.checkpoints.manifest import CheckpointManifest
+from ps.columns import KeptColumns
 from ps.config import DenseRule, RowConfig
-from ps.packed import Packing
 from serving.errors import NothingServed
 from serving.rows.table import RowTable
 from serving.snapshot_id import SnapshotId, snapshot_id_of
@@ -54,18 +53,14 @@ class ModelSpec:
     tables: tuple[str, ...] = ()
     """The table of each key of a sample; empty: rare keys have no row in common."""
 
-    @cached_property
-    def packing(self) -> Packing:
-        """How rows are packed in files."""
-        return Packing(self.rows)
-
     @property
     def dense_rule(self) -> DenseRule:
         return DenseRule(self.model.dense_optimizer, self.model.dense_rate)
 
-    def empty_table(self) -> RowTable:
+    def empty_table(self, kept: KeptColumns = ()) -> RowTable:
+        """kept: the embedding columns that rows have kept, if they have dropped some."""
         rare_F = rare_keys(self.tables) if self.tables else None
-        return RowTable(self.rows, self.seed, self.row_dtype, self.device, rare_F)
+        return RowTable(self.rows, self.seed, self.row_dtype, self.device, rare_F, kept)
 
 
 class ModelCopy:

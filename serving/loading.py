@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from infra.base.errors import StorageError
 from infra.base.storage import Storage
 from ps.checkpoints.files import RowFile, verify
-from ps.checkpoints.manifest import CheckpointManifest, ShardPart, manifest_name, read_manifest
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, kept_columns, manifest_name, read_manifest
 from ps.checkpoints.restore import deal_dense, dealt
+from ps.columns import KeptColumns
 from ps.errors import CheckpointDamaged
-from ps.packed import PACKED
+from ps.packed import PACKED, Packing
 from ps.protocol import FilePart
 from ps.utilities import count_live
 from serving.copies import ModelCopy, ModelSpec
@@ -49,6 +50,8 @@ class Plan(NamedTuple):
     files: tuple[tuple[ShardPart, FilePart], ...]
     since: SnapshotId | None
     """The snapshot that the copy holds; None: the whole checkpoint is loaded."""
+    kept: KeptColumns
+    """The embedding columns that its rows have kept; empty: all."""
 
 
 def read_served_manifest(storage: Storage, number: int) -> CheckpointManifest:
@@ -66,21 +69,22 @@ def read_served_manifest(storage: Storage, number: int) -> CheckpointManifest:
 def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Plan:
     """Brings a copy to a checkpoint, whatever it holds; returns what was read."""
     check_manifest(manifest, copy.spec)
-    planned = plan(manifest, copy.snapshot)
-    live = {file.name: check_file(storage, shard, file, copy.spec) for shard, file in planned.files}
+    planned = plan(manifest, copy)
+    packing = Packing(copy.spec.rows, planned.kept)
+    live = {file.name: check_file(storage, shard, file, copy.spec, packing) for shard, file in planned.files}
     flat_L = read_dense(storage, manifest, copy)
     with copy.changing(), damaged(f"checkpoint {manifest.number}"):
         held = 0 if planned.since is None or copy.manifest is None else copy.manifest.rows
         copy.manifest = None
         if planned.since is None:
-            copy.table = copy.spec.empty_table()
+            copy.table = copy.spec.empty_table(planned.kept)
         chunks = sum(live.get(shard.files[0].name, 0) for shard in manifest.shards)  # later files change few of them
         copy.table.reserve(manifest.rows, chunks)
         copy.table.are_new_keys_bare = manifest.are_new_keys_bare is True
         is_read = np.zeros(manifest.rows, np.bool_)
         is_read[:held] = True
         for shard, file in planned.files:
-            for numbers_K in _apply(storage, shard, file, copy, planned):
+            for numbers_K in _apply(storage, shard, file, copy, planned, packing):
                 is_read[numbers_K] = True
         copy.put_dense(flat_L)
         repeated = copy.table.enter()
@@ -94,13 +98,14 @@ def load(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) -> Pla
 
 
 # ── 1 plan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def plan(manifest: CheckpointManifest, held: SnapshotId | None) -> Plan:
-    """The files that bring a copy which holds a snapshot to a checkpoint."""
-    since = held if held is not None and _is_continued(manifest, held) else None
+def plan(manifest: CheckpointManifest, copy: ModelCopy) -> Plan:
+    """The files that bring a copy to a checkpoint; all if its rows have other columns than the copy's."""
+    kept = kept_columns(manifest, copy.spec.rows)
+    held = copy.snapshot
+    since = held if held is not None and _is_continued(manifest, held) and kept == copy.table.kept else None
     files = [(shard, file) for shard in manifest.shards for file in shard.files]
-    return Plan(
-        manifest, tuple((s, f) for s, f in files if since is None or checkpoint_of(f) > since.checkpoint), since
-    )
+    needed = tuple((s, f) for s, f in files if since is None or checkpoint_of(f) > since.checkpoint)
+    return Plan(manifest, needed, since, kept)
 
 
 def _is_continued(manifest: CheckpointManifest, held: SnapshotId) -> bool:
@@ -147,7 +152,7 @@ def check_manifest(manifest: CheckpointManifest, spec: ModelSpec) -> None:
         )
 
 
-def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec) -> int:
+def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSpec, packing: Packing) -> int:
     """Raises CheckpointDamaged unless a file is unchanged, with rows of the right shape and numbers in range.
 
     Returns how many chunks of its rows are live.
@@ -155,7 +160,7 @@ def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSp
     with damaged(file.name):
         storage.check_plain(file.name)
         with RowFile(storage, file) as opened:
-            _check_shape(opened, spec)
+            _check_shape(opened, spec, packing)
             verify(storage, file)
             last = -1
             for first in range(0, file.rows, BLOCK_ROWS):
@@ -169,7 +174,7 @@ def check_file(storage: Storage, shard: ShardPart, file: FilePart, spec: ModelSp
             return count_live(opened.masks)
 
 
-def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
+def _check_shape(opened: RowFile, spec: ModelSpec, packing: Packing) -> None:
     shape = spec.rows.shape()
     entries = opened.entries
     dtype = np.dtype(spec.rows.float_dtype)
@@ -181,10 +186,9 @@ def _check_shape(opened: RowFile, spec: ModelSpec) -> None:
         "values": (dtype, (rows, shape.value)),
         "state": (dtype, (rows, shape.state)),
     }
-    if opened.widths != spec.packing.widths:
+    if opened.widths != packing.widths:
         raise CheckpointDamaged(
-            f"its rows are packed as {opened.widths}; expected {spec.packing.widths}; serve with the settings of the "
-            "run"
+            f"its rows are packed as {opened.widths}; expected {packing.widths}; serve with the settings of the run"
         )
     if opened.widths is not None:  # how many floats these are depends on the masks
         wanted |= {name: (dtype, opened.entries[name].shape[:1]) for name in PACKED}
@@ -228,11 +232,10 @@ def read_dense(storage: Storage, manifest: CheckpointManifest, copy: ModelCopy) 
 
 # ── 3 apply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _apply(
-    storage: Storage, shard: ShardPart, file: FilePart, copy: ModelCopy, planned: Plan
+    storage: Storage, shard: ShardPart, file: FilePart, copy: ModelCopy, planned: Plan, packing: Packing
 ) -> Iterator[NDArray[np.int64]]:
     """Puts the rows of a file into the table, without those that the copy already has; yields their numbers."""
     shards = len(planned.manifest.shards)
-    spec = copy.spec
     with RowFile(storage, file) as opened:
         opened.keep()
         for first in range(0, file.rows, BLOCK_ROWS):
@@ -240,7 +243,7 @@ def _apply(
             numbers_K = opened.read("numbers", first, end) * shards + shard.shard
             keys_K = opened.read("keys", first, end)
             masks_K = opened.masks[first:end]
-            values_KW = spec.packing.unpack(opened.read("values", first, end), masks_K, with_state=False)
+            values_KW = packing.unpack(opened.read("values", first, end), masks_K, with_state=False)
             if planned.since is not None and opened.widths is None:
                 last_steps_K = opened.read("versions", first, end)
                 # below 0: the row has its start value

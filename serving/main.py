@@ -26,6 +26,7 @@ from ingest.codec.structure import count_items
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from ps.checkpoints.publication import Deliveries
+from ps.packed import Packing
 from serving.app import served_app
 from serving.copies import Copies
 from serving.engine import Engine
@@ -69,7 +70,7 @@ def warm_up(job: ServingJob) -> None:
     count_items(b"[]", 1)
     warm_up_index()
     table.look_up(np.zeros((1, 1), np.uint64))
-    job.spec.packing.warm_up_reading(with_state=False)
+    Packing(job.spec.rows).warm_up_reading(with_state=False)
 
 
 # ── inside the event loop ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ps.bins import BINS
+from ps.columns import KeptColumns, is_kept
 from ps.config import RowConfig
 from ps.start import start_rows
 from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
 from trainer.models.registry import build_model
-from trainer.rows import RowOptimizer, float_type
+from trainer.rows import RowOptimizer, float_type, kept_mask
 
 SMALLEST_TABLE = 1024
 
@@ -104,6 +105,7 @@ class Reference:
         self._known = 0
         self.weight = 1.0
         """What a use of a row adds to the utilities of its chunks."""
+        self._kept: KeptColumns = ()
 
     def step(
         self,
@@ -161,8 +163,25 @@ class Reference:
                 counts[int(is_live), chunk] = np.bincount(bins_K, minlength=BINS)
         return counts
 
-    def prune(self, evict_below: Sequence[int], bring_from: Sequence[int], halvings: int = 0) -> None:
-        """Prunes live chunks in lower bins, brings pruned ones in higher bins back, and then halves utilities."""
+    def weigh_columns(self) -> NDArray[np.float64]:
+        """Squared gradients of the embedding columns in all live chunks, with the start values of accumulators."""
+        dim = self._config.dim
+        _, rows_K, _, is_live_KJ = self._chunks()
+        is_live_KD = np.repeat(is_live_KJ, dim // self._config.chunks, axis=1)
+        accumulators_KD = self._state_RS[rows_K, :dim].cpu().numpy().astype(np.float64)
+        weights_D: NDArray[np.float64] = np.where(is_live_KD, accumulators_KD, 0).sum(axis=0)
+        return weights_D
+
+    def prune(
+        self, evict_below: Sequence[int], bring_from: Sequence[int], halvings: int = 0, columns: KeptColumns = ()
+    ) -> None:
+        """Prunes live chunks in lower bins, brings pruned ones in higher bins back, and then halves utilities.
+
+        columns: the embedding columns that rows keep from now on; empty: those that they have.
+        """
+        if columns:
+            self._kept = columns
+            self._clear_dropped(np.arange(self._known))
         keys_K, rows_K, bins_KJ, is_live_KJ = self._chunks()
         stays_KJ = np.where(is_live_KJ, bins_KJ >= np.array(evict_below), bins_KJ >= np.array(bring_from))
         is_changed_K = (stays_KJ != is_live_KJ).any(axis=1)
@@ -191,6 +210,14 @@ class Reference:
         rows_K = torch.from_numpy(rows).to(self._device)
         self._values_RW[rows_K] = rows_KT[:, :width]
         self._state_RS[rows_K] = rows_KT[:, width:]
+        self._clear_dropped(rows)
+
+    def _clear_dropped(self, rows_K: NDArray[np.int64]) -> None:
+        """Sets the columns of rows that were dropped to zero, and their accumulators to their start values."""
+        (dropped,) = np.nonzero(~is_kept(self._config.dim, self._kept))
+        if dropped.size:
+            self._values_RW[rows_K[:, None], dropped] = 0
+            self._state_RS[rows_K[:, None], dropped] = self._config.initial_accumulator
 
     def _chunks(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """The keys and rows that are known; by chunk, the bin of the utility and whether it is live."""
@@ -222,6 +249,7 @@ class Reference:
         rows_KT = torch.from_numpy(old_KT).to(self._device)
         self._values_RW[rows_K] = rows_KT[:, : shape.value]
         self._state_RS[rows_K] = rows_KT[:, shape.value :]
+        self._clear_dropped(rows_K)
 
     def _forward(self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor) -> Tensor:
         values_BFW = functional.embedding(positions_BF, values_UW)
@@ -237,7 +265,10 @@ class Reference:
         assert values_UW.grad is not None, "the rows took no part in the forward pass"
         new_UW = values_UW.detach()
         state_US = self._state_RS.index_select(0, rows_U)
-        self._sparse.update_(new_UW, state_US, values_UW.grad, uses_U, self.weight)
+        gradients_UW = values_UW.grad
+        if self._kept:
+            gradients_UW = gradients_UW * kept_mask(self._config, self._kept, self._device)
+        self._sparse.update_(new_UW, state_US, gradients_UW, uses_U, self.weight)
         self._values_RW.index_copy_(0, rows_U, new_UW)
         self._state_RS.index_copy_(0, rows_U, state_US)
 

@@ -12,9 +12,11 @@ The wide column does the same with ``wide_rate`` and, in both Adagrads, a separa
 Legend: K rows, D embedding columns, W columns of a value, S of the state, J chunks of a row.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ps.columns import KeptColumns, is_kept
 from ps.config import RowConfig
 
 
@@ -86,6 +88,12 @@ class RowOptimizer:
 def float_type(config: RowConfig) -> torch.dtype:
     """The floating point type of a run's rows, model and gradients."""
     return torch.float64 if config.float_dtype == "float64" else torch.float32
+
+
+def kept_mask(config: RowConfig, kept: KeptColumns, device: torch.device) -> Tensor:
+    """By value column, 1 if rows have kept it, and 0 if all have dropped it."""
+    is_kept_W = np.append(is_kept(config.dim, kept), np.ones(int(config.wide), np.bool_))
+    return torch.from_numpy(is_kept_W).to(device, float_type(config))
 
 
 def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:

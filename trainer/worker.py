@@ -37,6 +37,7 @@ from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.base.faults import reach
 from infra.base.wire import NO_F32
 from ps.client import ShardClient
+from ps.columns import KeptColumns
 from ps.phases import TRAIN
 from ps.protocol import WHOLE
 from trainer.cache import RowCache
@@ -46,7 +47,7 @@ from trainer.errors import DeviceMissing
 from trainer.job import WorkerJob
 from trainer.models.registry import build_model
 from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
-from trainer.rows import RowOptimizer, float_type, look_up
+from trainer.rows import RowOptimizer, float_type, kept_mask, look_up
 from trainer.transfers import Transfers
 
 
@@ -92,6 +93,9 @@ class Worker:
         self._job = job
         self.dense = self._start_values()
         self._optimizer = RowOptimizer(job.rows, self.device)
+        self._kept: KeptColumns = ()
+        self._is_kept_W: Tensor | None = None
+        """1 for value columns that rows have kept, 0 for those they have dropped; None: none was."""
         self._group: DenseGroup = AloneGroup()
         self._number = 0
         self._workers = 1
@@ -127,7 +131,9 @@ class Worker:
         arrived.
         """
         watch = Stopwatch()
-        if order.phase != TRAIN:
+        if order.phase == TRAIN:
+            self._keep_columns(tuple(work.columns.tolist()))
+        else:
             reach("checkpoint_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
@@ -193,6 +199,13 @@ class Worker:
             device=self.device,
         )
         return Dense(self.model, job.model)
+
+    def _keep_columns(self, kept: KeptColumns) -> None:
+        """Notes which embedding columns rows have kept; shards send the others as zeros."""
+        if kept != self._kept:
+            self._kept = kept
+            self._client.keep_columns(kept)
+            self._is_kept_W = None if not kept else kept_mask(self._job.rows, kept, self.device)
 
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):
@@ -287,6 +300,8 @@ class Worker:
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:
         """Updates rows of this worker while the gradients of replicated rows are being summed; then updates those."""
         gradients_UW = gathered.gradients_UW() if order.samples else torch.zeros_like(gathered.values_UW)
+        if self._is_kept_W is not None:
+            gradients_UW = gradients_UW * self._is_kept_W
         ordinary = len(gradients_UW) - order.replicated
         summed_RW = gradients_UW[ordinary:].contiguous()
         finish = self._start_row_sum(order, summed_RW)

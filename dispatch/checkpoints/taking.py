@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import structlog
+from msgspec import UNSET
 
 from dispatch.checkpoints.gate import CheckpointReadings, GateState, Judgement, PresentCounts, judge
 from dispatch.checkpoints.reference import PendingScores
@@ -312,6 +313,7 @@ class CheckpointBook:
 
     def _manifest(self, checkpoint: Underway, dispatcher: FilePart, judged: Judgement) -> CheckpointManifest:
         """Raises CheckpointDamaged if shards hold another number of rows than were assigned."""
+        pruning = checkpoint.decided.pruning
         manifest = CheckpointManifest(
             run=self._run,
             number=checkpoint.number,
@@ -325,6 +327,7 @@ class CheckpointBook:
             verdict=judged.verdict,
             figures=judged.figures,
             are_new_keys_bare=checkpoint.decided.are_new_keys_bare,
+            columns=(pruning.columns if pruning is not None else ()) or UNSET,
         )
         if manifest.rows != checkpoint.decided.rows:
             raise CheckpointDamaged(

@@ -7,6 +7,8 @@ it waits for none of them.
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from dispatch.dense import DenseMoves
 from dispatch.placement.rows.plan import WorkerPlan
 from dispatch.protocol import Early, Order, OrderArrays
@@ -18,12 +20,21 @@ Orders = dict[int, tuple[Order, OrderArrays]]
 
 
 def training_orders(
-    at: dict[str, Any], plans: tuple[WorkerPlan, ...], samples: Samples, dense: DenseMoves, weight: float = 0.0
+    at: dict[str, Any],
+    plans: tuple[WorkerPlan, ...],
+    samples: Samples,
+    dense: DenseMoves,
+    weight: float = 0.0,
+    columns: tuple[int, ...] = (),
 ) -> Orders:
-    """Every member's part of a training step; at: run, generation and step; weight: of a use, see Order."""
+    """Every member's part of a training step; at: run, generation and step; weight: of a use, see Order; columns: those
+    that rows have kept, empty if all.
+    """
+    kept = np.array(columns, np.int64)
     sharing = sum(plan.use is not None and plan.use.samples.size > 0 for plan in plans)
     common = {**at, "sharing": sharing, "weight": weight}
-    return {number: _training(common, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}
+    orders = {number: _training(common, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}
+    return {number: (order, arrays._replace(columns=kept)) for number, (order, arrays) in orders.items()}
 
 
 def flush_orders(at: dict[str, Any], phase: int, plans: tuple[WorkerPlan, ...], dense: DenseMoves) -> Orders:

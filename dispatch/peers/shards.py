@@ -149,18 +149,28 @@ class Shards:
                 number, CheckpointCommitted(run=self._run, generation=generation, step=step, checkpoint=checkpoint)
             )
 
-    def count_chunks(self, generation: int, step: int) -> NDArray[np.int64]:
-        """How many chunks there are by (whether they are live, chunk number, bin of the utility), flat."""
-        asked = CountChunks(run=self._run, generation=generation, step=step)
+    def count_chunks(
+        self, generation: int, step: int, weighs_columns: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """How many chunks there are by (whether they are live, chunk number, bin of the utility), flat.
+
+        Then, if they are asked for, the weights of embedding columns.
+        """
+        asked = CountChunks(run=self._run, generation=generation, step=step, weighs_columns=weighs_columns)
         answers = self._answers_to([asked] * len(self._sockets), ChunksCounted)
-        total: NDArray[np.int64] = np.sum([arrays.counts for _, arrays in answers], axis=0)
-        return total
+        counts: NDArray[np.int64] = np.sum([arrays.counts for _, arrays in answers], axis=0)
+        weights: NDArray[np.float64] = np.sum([arrays.columns for _, arrays in answers], axis=0)
+        return counts, weights
 
     def prune(self, generation: int, step: int, done: PruneRound) -> PrunedRows:
         """Has every shard prune chunks and bring others back."""
         at: dict[str, Any] = {"run": self._run, "generation": generation, "step": step}
         asked = Prune(
-            **at, evict_below=list(done.evict_below), bring_from=list(done.bring_from), halvings=done.halvings
+            **at,
+            evict_below=list(done.evict_below),
+            bring_from=list(done.bring_from),
+            halvings=done.halvings,
+            columns=done.columns,
         )
         shards = len(self._sockets)
         answers = self._answers_to([asked] * shards, Pruned)

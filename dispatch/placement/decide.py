@@ -232,6 +232,10 @@ class Decider:
         """
         self._directory.reshape(rows, masks)
 
+    def use_sizes(self, sizes_M: F64 | None) -> None:
+        """Sets the bytes of a row by its mask, over those of a whole one; None: all rows are whole."""
+        self._directory.use_sizes(sizes_M)
+
     def drop_copies(self) -> None:
         """Has copies of all rows pulled again before they are used."""
         self._directory.drop_copies()

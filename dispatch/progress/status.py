@@ -124,6 +124,8 @@ class ChunkCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Most live chunks; 0: no limit."""
     bytes: int = 0
     """Bytes of a live chunk on its shard."""
+    columns: int = 0
+    """Embedding columns that rows have kept."""
     pruned: int = 0
     """Chunks pruned so far."""
     brought_back: int = 0

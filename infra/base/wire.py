@@ -59,6 +59,7 @@ I64 = Annotated[NDArray[np.int64], "i8"]
 U64 = Annotated[NDArray[np.uint64], "u8"]
 U8 = Annotated[NDArray[np.uint8], "u1"]
 F32 = Annotated[NDArray[np.float32], "f4"]
+F64 = Annotated[NDArray[np.float64], "f8"]
 Float = Annotated[NDArray[Any], RUN_FLOAT]
 
 NO_I32 = np.empty(0, np.int32)
@@ -66,6 +67,7 @@ NO_I64 = np.empty(0, np.int64)
 NO_U64 = np.empty(0, np.uint64)
 NO_U8 = np.empty(0, np.uint8)
 NO_F32 = np.empty(0, np.float32)
+NO_F64 = np.empty(0, np.float64)
 
 Arrays = tuple[NDArray[Any], ...]
 """The base of every message's NamedTuple of arrays."""

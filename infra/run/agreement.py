@@ -106,6 +106,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "memory.prune_shape",
         "memory.prune_spare",
         "memory.prune_enforce",
+        "memory.columns",
         "checkpoints.seconds",
         "checkpoints.kept",
         "checkpoints.deltas",

@@ -17,6 +17,8 @@ import xxhash
 
 from infra.base.errors import NotStored
 from infra.base.storage import Storage
+from ps.columns import KeptColumns, may_keep
+from ps.config import RowConfig
 from ps.errors import CheckpointDamaged
 from ps.protocol import FilePart
 
@@ -106,10 +108,24 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Whether training would begin a new key with all chunks pruned, as there is no memory for them; not in the file if
     rows have no chunks.
     """
+    columns: KeptColumns | msgspec.UnsetType = msgspec.UNSET
+    """The embedding columns that rows have kept; not in the file if they have all."""
 
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.shards)
+
+
+def kept_columns(manifest: CheckpointManifest, rows: RowConfig) -> KeptColumns:
+    """The columns that rows have kept, empty if they have all. Raises CheckpointDamaged for those they cannot have."""
+    kept = manifest.columns or ()
+    if kept and not may_keep(rows, kept):
+        raise CheckpointDamaged(
+            f"rows of checkpoint {manifest.number} have kept {len(kept)} columns from {kept[0]} to {kept[-1]}; "
+            f"expected as many of each of the {rows.chunks} chunks of {rows.dim} columns, ascending; use the settings "
+            "that the checkpoint was taken with, or another checkpoint"
+        )
+    return kept
 
 
 MANIFEST = re.compile(r"(\d{8,})\.json")

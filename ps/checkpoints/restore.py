@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from infra.base.storage import Storage
 from ps.checkpoints.files import Columns, read_columns
 from ps.checkpoints.gather import ALL_FINITE, NonFinite, non_finite_of
-from ps.checkpoints.manifest import CheckpointManifest, ShardPart, read_manifest
+from ps.checkpoints.manifest import CheckpointManifest, ShardPart, kept_columns, read_manifest
+from ps.columns import KeptColumns
 from ps.config import DenseRule, RowConfig
 from ps.dense.range import DenseRange
 from ps.errors import CheckpointDamaged, Disagreement
@@ -39,9 +40,11 @@ class ModelSettings:
     chunk_rows: int
     dense: DenseRule = field(default_factory=DenseRule)
 
-    def empty_store(self) -> RowStore:
-        kind = PrunedStore if self.rows.chunks else Store
-        return kind(self.rows, self.seed, self.chunk_rows)
+    def empty_store(self, kept: KeptColumns = ()) -> RowStore:
+        """kept: the columns that rows have kept, if they have chunks and dropped some."""
+        if self.rows.chunks:
+            return PrunedStore(self.rows, self.seed, self.chunk_rows, kept)
+        return Store(self.rows, self.seed, self.chunk_rows)
 
     def empty_dense(self) -> DenseRange:
         return DenseRange(self.dense, self.rows.float_dtype)
@@ -80,7 +83,7 @@ def restore(storage: Storage | None, number: int, model: ModelSettings, run: str
     _check_manifest(manifest, run)
     is_same = len(manifest.shards) == shards
     parts = (manifest.shards[shard],) if is_same else manifest.shards
-    store = model.empty_store()
+    store = model.empty_store(kept_columns(manifest, model.rows))
     store.reserve(dealt(manifest.rows, shard, shards))
     found = np.zeros(len(store), np.bool_)
     dense = []

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infra.base.wire import NO_U8
+from ps.columns import KeptColumns, is_kept
 from ps.config import RowConfig
 from ps.keys import usable
 from ps.start import start_rows
@@ -34,16 +35,23 @@ class RowTable:
         dtype: torch.dtype,
         device: torch.device,
         rare_F: NDArray[np.uint64] | None = None,
+        kept: KeptColumns = (),
     ) -> None:
-        """rare_F: the key of the row that rare keys of each column share; None: there is none."""
+        """rare_F: the key of the row that rare keys of each column share; None: there is none. kept: the embedding
+        columns that rows have kept; empty: all.
+        """
+        self.kept = kept
         self._rare_F = rare_F
         self._config = config
         self._seed = seed
         self._device = device
         self._width = config.shape().value
         self._index = KeyIndex()
-        kind = PrunedValues if config.chunks else WholeValues
-        self._values = kind(config, self._index.capacity, dtype, device)
+        self._values: PrunedValues | WholeValues
+        if config.chunks:
+            self._values = PrunedValues(config, self._index.capacity, dtype, device, kept)
+        else:
+            self._values = WholeValues(config, self._index.capacity, dtype, device)
         self.are_new_keys_bare = False
         """Whether training would begin a new key with all its chunks pruned."""
 
@@ -95,6 +103,7 @@ class RowTable:
             found_KW[torch.from_numpy(unknown).to(self._device)] = 0
         elif unknown.size:
             start_KW = start_rows(self._config, self._seed, keys_K[unknown])[:, : self._width].astype(np.float32)
+            start_KW[:, np.flatnonzero(~is_kept(self._config.dim, self.kept))] = 0
             found_KW[torch.from_numpy(unknown).to(self._device)] = torch.from_numpy(start_KW).to(self._device)
         return found_KW.view(*keys_BF.shape, self._width)
 

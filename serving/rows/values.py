@@ -2,9 +2,10 @@
 
 Whole values are one table. Values of rows of which chunks can be pruned are, for each row and chunk, the place of the
 chunk in a table of live chunks. Place 0 is that of all pruned chunks and holds zeros, so reading needs no masks. Places
-of chunks that are pruned later are given to others; if many are free, the table is made smaller.
+of chunks that are pruned later are given to others; if many are free, the table is made smaller. Columns that all rows
+have dropped are not in it.
 
-Legend: K rows, W columns of a value, C chunks of a row, X columns of a chunk, N places.
+Legend: K rows, W columns of a value, D of an embedding, C chunks of a row, X kept columns of a chunk, N places.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from infra.base.kernels import kernel
 from ps.chunks import copy_bytes
+from ps.columns import KeptColumns
 from ps.config import RowConfig
 
 GROWTH = 1.125
@@ -87,12 +89,21 @@ class WholeValues:
 class PrunedValues:
     """Places of chunks, and a table of those that are live."""
 
-    def __init__(self, config: RowConfig, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: RowConfig,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        kept: KeptColumns = (),
+    ) -> None:
+        """kept: the embedding columns that rows have kept; empty: all."""
+        self._kept_X = torch.tensor(kept, dtype=torch.int64, device=device) if kept else None
         self._dim = config.dim
         self._width = config.shape().value
         self._places_KC = torch.zeros((capacity, config.chunks), dtype=torch.int32, device=device)
         self._wide_K = torch.empty(capacity if config.wide else 0, dtype=dtype, device=device)
-        self._chunks_NX = torch.zeros((1, config.dim // config.chunks), dtype=dtype, device=device)
+        self._chunks_NX = torch.zeros((1, (len(kept) or config.dim) // config.chunks), dtype=dtype, device=device)
         self._end = 1
         """Places from here on have never been used."""
         self._free: list[NDArray[np.int32]] = []
@@ -128,7 +139,8 @@ class PrunedValues:
         is_new_KC = is_live_KC & ~is_placed_KC
         places_KC[is_new_KC] = self._take(int(is_new_KC.sum()))
         self._places_KC.index_copy_(0, at_K, torch.from_numpy(places_KC).to(device))
-        chunks_NX = values_KW[:, : self._dim].reshape(*places_KC.shape, -1)[is_live_KC]
+        values_KX = values_KW[:, : self._dim] if self._kept_X is None else values_KW[:, self._kept_X.cpu().numpy()]
+        chunks_NX = values_KX.reshape(*places_KC.shape, -1)[is_live_KC]
         at_N = torch.from_numpy(places_KC[is_live_KC].astype(np.int64)).to(device)
         self._chunks_NX.index_copy_(0, at_N, torch.from_numpy(chunks_NX).to(device, self._chunks_NX.dtype))
         if len(self._wide_K):
@@ -137,17 +149,28 @@ class PrunedValues:
 
     def select(self, numbers_K: NDArray[np.int32]) -> Tensor:
         """Values of row numbers in float32, K × W; on the CPU a kernel is twice as fast as torch."""
+        found = self._select_kept(numbers_K)
+        if self._kept_X is None:
+            return found
+        found_KW = found.new_zeros((len(numbers_K), self._width))
+        found_KW[:, self._kept_X] = found[:, : len(self._kept_X)]
+        found_KW[:, self._dim :] = found[:, len(self._kept_X) :]
+        return found_KW
+
+    def _select_kept(self, numbers_K: NDArray[np.int32]) -> Tensor:
+        """The same without the columns that rows have dropped."""
         if self._chunks_NX.device.type == "cpu" and self._chunks_NX.dtype == torch.float32:
-            found_KW = np.empty((len(numbers_K), self._width), np.float32)
-            self._select(numbers_K, found_KW)
-            return torch.from_numpy(found_KW)
+            width = self._chunks_NX.shape[1] * self._places_KC.shape[1] + (len(self._wide_K) > 0)
+            found = np.empty((len(numbers_K), width), np.float32)
+            self._copy_kept(numbers_K, found)
+            return torch.from_numpy(found)
         at_K = torch.from_numpy(numbers_K).to(self._chunks_NX.device)
         at_N = self._places_KC.index_select(0, at_K).view(-1)
-        found_KD = self._chunks_NX.index_select(0, at_N).view(len(at_K), self._dim)
+        chunks_KX = self._chunks_NX.index_select(0, at_N).view(len(at_K), -1)
         if not len(self._wide_K):
-            return found_KD.to(torch.float32)
+            return chunks_KX.to(torch.float32)
         wide_K1 = self._wide_K.index_select(0, at_K)[:, None]
-        return torch.cat([found_KD, wide_K1], dim=1).to(torch.float32)
+        return torch.cat([chunks_KX, wide_K1], dim=1).to(torch.float32)
 
     def compact(self) -> None:
         """Gives the memory of free places back, if many are free."""
@@ -162,7 +185,7 @@ class PrunedValues:
         self._end = len(used)
         self._free = []
 
-    def _select(self, numbers_K: NDArray[np.int32], found_KW: NDArray[np.float32]) -> None:
+    def _copy_kept(self, numbers_K: NDArray[np.int32], found_KW: NDArray[np.float32]) -> None:
         chunk_bytes = self._chunks_NX.shape[1] * self._chunks_NX.itemsize
         address = self._chunks_NX.data_ptr()
         places_KC = self._places_KC.numpy()

@@ -24,6 +24,7 @@ from infra.base.errors import ConfigError
 from infra.base.files import naming
 from ingest.keys import absent_key, rare_key, table_seed
 from ingest.schema import Schema
+from ps.checkpoints.manifest import kept_columns
 from ps.start import SUM_STD
 from serving.snapshots.model import ReadModel, RunModel
 
@@ -91,6 +92,7 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
             "dim": of.rows.dim,
             "wide": of.rows.wide,
             "start_scale": 0.0 if manifest.are_new_keys_bare is True else of.rows.init_std / SUM_STD,
+            "columns": list(kept_columns(manifest, of.rows) or range(of.rows.dim)),
             "float_dtype": of.rows.float_dtype,
         },
         "model": of.model.model_dump(mode="json", exclude={"dense_optimizer", "dense_rate", "base_rate"}),

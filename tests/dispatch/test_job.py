@@ -19,7 +19,7 @@ def job_with(rows: RowConfig) -> DispatchJob:
 @pytest.mark.parametrize(("optimizer", "with_state"), [("sgd", 1), ("rowwise_adagrad", 1), ("adagrad", 2)])
 def test_a_row_is_as_large_as_what_moves_of_it(optimizer: OptimizerName, with_state: int, wide: bool) -> None:
     rows = RowConfig(dim=12, wide=wide, optimizer=optimizer, chunks=4)
-    sizes = job_with(rows).row_sizes
+    sizes = job_with(rows).row_sizes()
     assert sizes is not None
     head_state = {"sgd": 0, "rowwise_adagrad": 1 + wide, "adagrad": int(wide)}[optimizer]
     utilities_and_mask = 4 + 1
@@ -30,4 +30,4 @@ def test_a_row_is_as_large_as_what_moves_of_it(optimizer: OptimizerName, with_st
 
 
 def test_rows_without_chunks_are_whole() -> None:
-    assert job_with(RowConfig()).row_sizes is None
+    assert job_with(RowConfig()).row_sizes() is None

@@ -14,7 +14,7 @@ from tests.end_to_end.processes import ROOT, environment, freshet, run
 
 BATCH = 64
 SIZES = f"stream.batch={BATCH}", "dispatch.workers=2", "ps.shards=2", "rows.dim=4"
-PRUNING = "rows.chunks=2", "memory.prune_share=0.5", "memory.prune_steps=7"
+PRUNING = "rows.chunks=2", "memory.prune_share=0.5", "memory.prune_steps=7", "memory.columns=0.5"
 SETTINGS = (*SIZES, *PRUNING, "api.port=0", "checkpoints.seconds=0.2", "memory.expire_steps=10")
 PROCESSES = {"worker": "worker-1", "ps": "ps-0", "dispatcher": "dispatcher"}
 """the one that fails, of each kind"""

@@ -51,7 +51,8 @@ def pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
     for step, samples in enumerate(batches(plan, result.manifests), 1):
         if pruner.is_due(step - 1):
             counts_LKN = reference.count_chunks()
-            done = pruner.plan(step - 1, counts_LKN)
+            weights_D = reference.weigh_columns() if pruner.terms.drops_columns else None
+            done = pruner.plan(step - 1, counts_LKN, weights_D)
             reference.prune(*done)
             after_LKN = reference.count_chunks()
             live, now = int(counts_LKN[1].sum()), int(after_LKN[1].sum())
@@ -130,6 +131,62 @@ def test_there_are_never_more_live_chunks_than_the_budget_allows(
     assert any(step.chunked is not None for step in read_history(plan.folder / "journal").steps), "it was full"
 
 
+def dropped_columns(rows: RowConfig, result: Result) -> list[int]:
+    """Embedding columns that are zero in all rows."""
+    return np.flatnonzero((result.rows_RT[:, : rows.dim] == 0).all(axis=0)).tolist()
+
+
+def expect_narrow(plan: Plan, result: Result) -> None:
+    """The first round, and no other one, dropped half of the columns of each chunk, of old rows and of new ones."""
+    rounds = [step.pruned for step in read_history(plan.folder / "journal").steps if step.pruned]
+    kept = rounds[0].columns
+    width = plan.rows.dim // plan.rows.chunks
+    by_chunk = np.bincount(np.array(kept) // width, minlength=plan.rows.chunks)
+    assert (by_chunk == -(-width // 2)).all()
+    assert not any(later.columns for later in rounds[1:])
+    assert dropped_columns(plan.rows, result) == sorted(set(range(plan.rows.dim)) - set(kept))
+    assert result.status.chunks.columns == len(kept)
+
+
+@pytest.mark.parametrize(("workers", "policy", "shards"), [(1, "esd:1", 1), (2, "het", 3), (4, "joint:2:elastic", 2)])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_any_workers_and_policy_drop_the_columns_that_one_process_drops(
+    write_topic: WriteTopic, workers: int, policy: str, shards: int, chunks: int
+) -> None:
+    memory = TO_A_THIRD.model_copy(update={"columns": 0.5})
+    plan = plan_of(write_topic, workers, policy, rows=chunked(chunks=chunks), memory=memory, shards=shards)
+    result = train(plan)
+    expect_pruned(plan, result)
+    expect_narrow(plan, result)
+
+
+def test_a_budget_has_room_for_more_chunks_once_they_are_narrow(write_topic: WriteTopic) -> None:
+    rows = chunked()
+    memory = budget_of(rows, 1100).model_copy(update={"columns": 0.5})
+    plan = plan_of(write_topic, rows=rows, memory=memory, batch=32)
+    result = train(plan)
+    expect_pruned(plan, result)
+    expect_narrow(plan, result)
+    width = rows.dim // rows.chunks
+    assert result.status.chunks.budget == 1100 * width // -(-width // 2) >= result.status.chunks.live > 1100
+    assert result.status.chunks.live * result.status.chunks.bytes <= memory.budget_mb * (1 << 20)
+
+
+@pytest.mark.parametrize("at", [3, 9])
+def test_a_run_resumed_before_or_after_columns_were_dropped_equals_one_that_never_ended(
+    write_topic: WriteTopic, at: int
+) -> None:
+    memory = MemoryConfig(columns=0.5, prune_steps=EVERY)
+    plan = plan_of(write_topic, memory=memory, checkpoints=OFTEN)
+    interrupt(plan, at)
+    interrupt(plan, 16)
+    result = train(plan)
+    reference, _ = pruning(plan, result)
+    expect_equal(result, reference, tolerance=1e-9)
+    expect_narrow(plan, result)
+    assert model_of(train(golden(plan, memory=MemoryConfig()))) == model_of(result), "a replay needs no settings"
+
+
 def train_twice(write_topic: WriteTopic, rows: RowConfig) -> tuple[Result, Result]:
     """The same run on one worker and on four."""
     first, second = (
@@ -178,6 +235,8 @@ def test_utilities_that_would_overflow_are_halved_and_nothing_else_changes(
         ({"memory": budget_of(chunked(), 1000), "batch": 4096, "cache_rows": 50_000}, "has room for 1000 chunks"),
         ({"memory": TO_A_THIRD.model_copy(update={"prune_shape": "1,2,3"})}, "memory.prune_shape is '1,2,3'"),
         ({"policy": "fae:0.15:4"}, "replicates rows"),
+        ({"rows": rows_of("adagrad"), "memory": MemoryConfig(columns=0.5)}, "rows.chunks"),
+        ({"rows": chunked("sgd"), "memory": MemoryConfig(columns=0.5)}, "expected 'adagrad'"),
     ],
 )
 def test_settings_that_cannot_be_met_are_told_before_anything_starts(

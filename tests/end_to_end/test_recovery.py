@@ -31,9 +31,9 @@ STEPS, BATCH = 24, 32
 EVENTS = STEPS * BATCH
 OFTEN = CheckpointConfig(seconds=0.02, kept=1000)
 SIZES: dict[str, Any] = {"batch": BATCH, "rows": RowConfig(dim=4, chunks=2, half_life_steps=5), "cache_rows": 600}
-MEMORY = MemoryConfig(expire_steps=3, prune_share=0.5, prune_steps=3, prune_enforce=0.0)
+MEMORY = MemoryConfig(expire_steps=3, prune_share=0.5, prune_steps=3, prune_enforce=0.0, columns=0.5)
 SMALL: dict[str, Any] = {**SIZES, "silence_seconds": 20.0, "memory": MEMORY}
-"""in which keys are forgotten in almost every step, and chunks pruned in every third"""
+"""in which keys are forgotten in almost every step, chunks pruned in every third, and columns dropped after three"""
 WHOLE_ROWS: dict[str, Any] = {"rows": RowConfig(dim=4), "memory": MemoryConfig(expire_steps=3)}
 LATER = 3
 """steps between two crashes"""

@@ -356,11 +356,14 @@ def wait_for_steps(plan: Plan, steps: int, generation: int = 1) -> None:
 
 def collect(plan: Plan, shards: tuple[str, ...], status: Status) -> Result:
     manifests = read_manifests((plan.golden or plan.folder) / "journal")[: plan.last_step]
-    decided = (each for each in read_records((plan.golden or plan.folder) / "journal") if isinstance(each, StepDecided))
+    decided = [each for each in read_records((plan.golden or plan.folder) / "journal") if isinstance(each, StepDecided)]
     rows = {each.step: each.rows for each in decided}[manifests[-1].step] if manifests else 0
+    rounds = (each.pruned for each in decided if each.step <= len(manifests))
+    kept = next((done.columns for done in rounds if done is not None and done.columns), ())
     with zmq.Context() as context:
         client = ShardClient(context, shards, plan.scaled_rows, RUN)
         client.open(status.generation, 0)
+        client.keep_columns(kept)
         rows_RT, last_steps_R = client.peek(np.arange(rows))
         client.close()
         dispatcher = Shards(context, shards, RUN)

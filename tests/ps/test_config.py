@@ -50,4 +50,4 @@ def test_a_key_costs_what_the_formula_says(
 ) -> None:
     pruned = RowConfig.model_validate({**settings, "chunks": 2})
     assert RowConfig.model_validate(settings).key_bytes == whole
-    assert (pruned.key_bytes, pruned.chunk_bytes) == (without_chunks, chunk)
+    assert (pruned.key_bytes, pruned.chunk_bytes()) == (without_chunks, chunk)

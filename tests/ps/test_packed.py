@@ -51,6 +51,22 @@ def test_rows_arrive_as_they_were_and_pruned_columns_stay_behind(
     assert into.tobytes() == packed.tobytes()
 
 
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize(("chunks", "kept"), [(1, (1, 2, 7)), (2, (0, 3, 4, 6)), (8, tuple(range(8)))])
+def test_dropped_columns_stay_behind(chunks: int, kept: tuple[int, ...], with_state: bool) -> None:
+    config = configured(chunks, "adagrad", wide=True, float_dtype="float32")
+    packing, shape = Packing(config, kept), config.shape()
+    rows_KT = stored_reference(config, drawn(config), kept)
+    masks_K = packing.masks_of(rows_KT)
+    rows_KX = np.ascontiguousarray(rows_KT if with_state else rows_KT[:, : shape.value])
+    packed = packing.pack(rows_KX, masks_K)
+    assert packing.unpack(packed, masks_K, with_state).tobytes() == rows_KX.tobytes()
+    saved = int(np.bitwise_count(masks_K).sum()) * (shape.dim - len(kept)) // chunks * (1 + with_state)
+    assert packed.size == Packing(config).floats(len(rows_KX), masks_K, with_state) - saved
+    assert packing.widths is not None
+    assert packing.widths.values_by_chunk == len(kept) // chunks
+
+
 def test_whole_rows_travel_as_they_are_without_a_copy() -> None:
     config = RowConfig(dim=4)
     packing, rows_KT = Packing(config), np.ones((3, config.shape().total), np.float32)

@@ -159,6 +159,60 @@ def test_chunks_brought_back_have_start_values_and_the_others_stay() -> None:
     assert np.array_equal(rows_of(store), stored_reference(CONFIG, expected))
 
 
+@settings(max_examples=60)
+@given(configs.filter(lambda config: config.optimizer == "adagrad"), st.integers(1, 20), st.integers(1, 6), st.data())
+def test_dropped_columns_are_as_if_never_trained(
+    config: RowConfig, rows: int, chunk_rows: int, data: st.DataObject
+) -> None:
+    width = config.dim // config.chunks
+    staying = data.draw(st.integers(1, width))
+    drawn_columns = st.lists(st.integers(0, width - 1), min_size=staying, max_size=staying, unique=True)
+    by_chunk = [sorted(data.draw(drawn_columns)) for _ in range(config.chunks)]
+    kept = tuple(chunk * width + column for chunk, columns in enumerate(by_chunk) for column in columns)
+    table = drawn(config, rows, 1)
+    numbers = np.arange(rows)
+    store = PrunedStore(config, 5, chunk_rows)
+    restored = PrunedStore(config, 5, chunk_rows, kept)
+    for each in (store, restored):
+        each.reserve(rows)
+        each.load(numbers, numbers.astype(np.uint64), numbers, table)
+    before = store.nbytes
+    store.drop_columns(kept)
+    assert np.array_equal(rows_of(store), stored_reference(config, table, kept))
+    blocks = -(-store.live // chunk_rows) * chunk_rows
+    assert before - store.nbytes == blocks * 2 * (config.dim - len(kept)) // config.chunks * store.dtype.itemsize
+    written = drawn(config, rows, 9)
+    written[:, -1] = table[:, -1]
+    for each in (store, restored):
+        each.write(numbers, written)
+        each.create(np.arange(rows, rows + 3), np.arange(3, dtype=np.uint64), ints(rows + 1))
+        each.bring_back(ints(rows + 1), np.array([1], np.uint8))
+    new = start_rows(config, 5, np.arange(3, dtype=np.uint64))
+    new[1, width : config.dim] = 0
+    new[1, -1] = 1
+    expected = stored_reference(config, np.concatenate([written, new]), kept)
+    assert np.array_equal(rows_of(store), expected)
+    assert np.array_equal(rows_of(restored), expected)
+    assert store.packing.widths == restored.packing.widths
+
+
+@pytest.mark.parametrize("kept", [(0, 2, 4), (0, 2, 4, 6, 7), (2, 0, 4, 6), (0, 0, 2, 4), (0, 2, 4, 8)])
+def test_columns_that_cannot_be_kept_are_refused_and_nothing_dropped(kept: tuple[int, ...]) -> None:
+    store = filled()
+    with pytest.raises(OutOfOrder, match="as many columns of each of their chunks"):
+        store.drop_columns(kept)
+    assert np.array_equal(rows_of(store), start_rows(CONFIG, 5, KEYS))
+
+
+def test_columns_are_dropped_once_and_only_if_they_have_accumulators() -> None:
+    store = filled()
+    store.drop_columns((0, 2, 4, 6))
+    with pytest.raises(OutOfOrder, match="of rows that have 4 of 8"):
+        store.drop_columns((0, 2, 4, 6))
+    with pytest.raises(OutOfOrder, match="optimizer adagrad"):
+        PrunedStore(RowConfig(dim=8, chunks=4, optimizer="sgd"), 5, 4).drop_columns((0, 2, 4, 6))
+
+
 MEASURE = """
 import numpy as np, psutil
 from ps.bins import BINS

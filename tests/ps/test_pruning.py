@@ -9,7 +9,7 @@ from ps.bins import BINS
 from ps.config import RowConfig
 from ps.errors import OutOfOrder
 from ps.pruned_store import PrunedStore, stored_reference
-from ps.pruning import count_chunks, count_reference, decide_reference, halve_reference, prune
+from ps.pruning import count_chunks, count_reference, decide_reference, halve_reference, prune, weigh_columns
 from ps.start import start_rows
 from ps.utilities import bins_reference
 from tests.ps.doubles import ints
@@ -41,6 +41,15 @@ def test_every_chunk_of_a_row_with_a_key_is_counted(chunks: int, float_dtype: st
     assert np.array_equal(counts, count_reference(rows_KT[:, -1 - chunks : -1], store.masks(keyed)))
     assert counts.sum() == chunks * (ROWS - 1)
     assert counts[1].sum() == store.live
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_columns_are_worth_what_their_accumulators_hold(chunks: int) -> None:
+    store = made(chunks)
+    rows_KT = rows_of(store)
+    is_live_KD = store.masks(np.arange(ROWS))[:, None] >> np.arange(16) // (16 // chunks) & 1
+    expected = (rows_KT[:, 17:33].astype(np.float64) * is_live_KD).sum(axis=0)
+    assert weigh_columns(store) == pytest.approx(expected)
 
 
 @given(

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from ps.checkpoints.manifest import read_manifest
 from ps.config import RowConfig
+from ps.errors import CheckpointDamaged
 from serving.copies import ModelCopy
 from serving.loading import Plan, load
 from tests.serving.trained import PROBE, Trained
@@ -129,6 +131,38 @@ def test_a_pruned_model_is_served_as_it_was_trained(tmp_path: Path, chunks: int,
     bring(followed, trained, base)  # back, to chunks that were pruned since
     check(followed, trained, base)
     assert not followed.table.are_new_keys_bare
+
+
+@pytest.mark.parametrize(("chunks", "wide"), [(1, True), (2, False), (4, True)])
+def test_a_model_that_has_dropped_columns_is_served_as_it_was_trained(tmp_path: Path, chunks: int, wide: bool) -> None:
+    trained = Trained(tmp_path, rows=RowConfig.model_validate({"dim": 8, "chunks": chunks, "wide": wide}))
+    followed = ModelCopy(trained.spec)
+    whole = trained.train(8).take()
+    bring(followed, trained, whole)
+    before = followed.table.nbytes
+    narrow = trained.drop_columns(0.5).take()
+    bring(followed, trained, narrow)
+    check(followed, trained, narrow)
+    assert followed.table.kept == trained.kept
+    assert followed.table.nbytes < before - 0.4 * trained.known * 8 * 4
+    newest = trained.prune(0.5).train(2, forget_after=6).take()
+    trained.compact(first=0)
+    last = trained.train(1).take()
+    for checkpoint in (newest, last, whole, last):  # back, to columns that were dropped since, and forth again
+        bring(followed, trained, checkpoint)
+        check(followed, trained, checkpoint)
+    fresh = ModelCopy(trained.spec)
+    bring(fresh, trained, last)
+    check(fresh, trained, last)
+
+
+@pytest.mark.parametrize("kept", [(0, 1), (3, 2), (0, 9), (0,)])
+def test_columns_that_rows_cannot_have_kept_are_refused(tmp_path: Path, kept: tuple[int, ...]) -> None:
+    trained = Trained(tmp_path, rows=RowConfig(dim=4, chunks=2))
+    number = trained.train(2).take()
+    manifest = msgspec.structs.replace(read_manifest(trained.storage, number), columns=kept)
+    with pytest.raises(CheckpointDamaged, match="expected as many of each of the 2 chunks of 4 columns"):
+        load(trained.storage, manifest, ModelCopy(trained.spec))
 
 
 def test_a_new_line_is_loaded_as_a_whole(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ps.checkpoints.gather import RowCopy
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, Verdict, write_manifest
 from ps.checkpoints.merge import merge
 from ps.checkpoints.restore import ModelSettings, dealt
+from ps.columns import KeptColumns
 from ps.config import RowConfig
 from ps.keys import FREE
 from ps.protocol import FilePart
@@ -77,6 +78,8 @@ class Trained:
         """rows of which chunks were pruned or came back since the last checkpoint"""
         self.is_full = False
         """whether new keys get no chunks"""
+        self.kept: KeptColumns = ()
+        """columns that rows have kept; empty: all"""
         self._keys: list[int] = []
         self._saved: dict[int, Any] = {}
         self._chains: list[tuple[FilePart, ...]] = []
@@ -109,6 +112,16 @@ class Trained:
         self.reference.prune(*pruner.plan(self.step, self.reference.count_chunks()))
         is_changed_R = (self.reference.rows()[:, -1] != before_RT[:, -1]).tolist()
         self._reshaped |= {row for row, is_changed in enumerate(is_changed_R) if is_changed}
+        return self
+
+    def drop_columns(self, share: float) -> "Trained":
+        """Drops columns until that share of each chunk is left: the next checkpoint begins a chain."""
+        width = self.rows.dim // self.rows.chunks
+        pruner = Pruner(PruneTerms(chunks=self.rows.chunks, width=width, columns=share))
+        done = pruner.plan(self.step, self.reference.count_chunks(), self.reference.weigh_columns())
+        self.reference.prune(*done)
+        self.kept = done.columns
+        self.deal(self.shards)
         return self
 
     @property
@@ -147,6 +160,7 @@ class Trained:
             timeline=self.timeline,
             verdict=Verdict(reasons),
             are_new_keys_bare=self.is_full if self.rows.chunks else msgspec.UNSET,
+            columns=self.kept or msgspec.UNSET,
         )
         write_manifest(self.storage, manifest)
         self._since, self._known = self.step, len(self._keys)
@@ -177,7 +191,7 @@ class Trained:
         self.timeline += 1
 
     def _part(self, shard: int) -> ShardPart:
-        store = ModelSettings(self.rows, SEED, 64).empty_store()
+        store = ModelSettings(self.rows, SEED, 64).empty_store(self.kept)
         mine = slice(shard, None, self.shards)
         keys, rows_RT = np.array(self._keys[mine], np.uint64), self.reference.rows()[mine]
         store.reserve(len(keys))

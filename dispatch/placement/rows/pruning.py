@@ -6,9 +6,13 @@ pruned, and pruned ones above come back. Between rounds nothing is pruned, and a
 budget has room for them: there are never more live chunks than the budget allows. Each step records the round before it
 and how many of its new rows got chunks, so that it can be repeated whatever the settings are by then.
 
-Legend: K chunks of a row, L whether a chunk is live, N bins.
+The first round may also drop the same columns of all rows, those with the smallest gradients: FIITED's second
+dimension. Chunks become narrower, and the budget has room for more of them.
+
+Legend: K chunks of a row, L whether a chunk is live, N bins, D embedding columns.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,11 +46,32 @@ class PruneTerms(NamedTuple):
     """Share of the chunks that must be on the wrong side of an edge before any is pruned."""
     profile: tuple[float, ...] = ()
     """How the pruned shares of the chunk numbers relate to each other; empty: one edge for all chunks."""
+    width: int = 1
+    """Columns of a chunk."""
+    columns: float = 1.0
+    """Share of the columns that the first round leaves; 1: all."""
 
     @property
     def is_needed(self) -> bool:
         """Whether anything is ever pruned."""
-        return self.chunks > 0 and (self.budget > 0 or self.share > 0)
+        return self.chunks > 0 and (self.budget > 0 or self.share > 0 or self.drops_columns)
+
+    @property
+    def kept_width(self) -> int:
+        """Columns of a chunk that the first round leaves."""
+        return math.ceil(self.columns * self.width)
+
+    @property
+    def drops_columns(self) -> bool:
+        """Whether the first round drops columns."""
+        return self.kept_width < self.width
+
+    def narrowed(self, columns: Sequence[int]) -> "PruneTerms":
+        """What is pruned once rows have kept these columns; with none, nothing has been dropped."""
+        if not columns:
+            return self
+        width = len(columns) // self.chunks
+        return self._replace(width=width, columns=1.0, budget=self.budget * self.width // width)
 
     @property
     def full_mask(self) -> int:
@@ -69,6 +94,8 @@ class PruneRound(NamedTuple):
     """Pruned chunks in this bin or a higher one come back."""
     halvings: int = 0
     """Times that every utility is halved in the end."""
+    columns: tuple[int, ...] = ()
+    """The columns that all rows keep from now on; empty: those that they have."""
 
 
 class PrunerState(NamedTuple):
@@ -82,13 +109,15 @@ class PrunerState(NamedTuple):
     pruned: int = 0
     """Chunks pruned so far."""
     brought_back: int = 0
+    columns: tuple[int, ...] = ()
+    """The columns that all rows have kept, ascending; empty: all."""
 
 
 class Pruner:
     """Says when and what to prune, and counts live chunks."""
 
     def __init__(self, terms: PruneTerms, state: PrunerState = PrunerState()) -> None:  # noqa: B008 (immutable)
-        self.terms = terms
+        self.terms = terms.narrowed(state.columns)
         self.state = state
         self.unrecorded: PruneRound | None = None
         """The last round, until the step after it is recorded."""
@@ -109,10 +138,14 @@ class Pruner:
             return 0.0
         return weight_of_use(step, self.state.since, self.terms.half_life_steps)
 
-    def plan(self, step: int, counts_LKN: I64) -> PruneRound:
-        """The round after a step. counts_LKN: chunks by bin."""
-        evict_below, bring_from = edges(self.terms, counts_LKN)
-        return PruneRound(evict_below, bring_from, self.halvings(step))
+    def plan(self, step: int, counts_LKN: I64, weights_D: F64 | None = None) -> PruneRound:
+        """The round after a step. counts_LKN: chunks by bin; weights_D: of columns, if some are to be dropped."""
+        columns: tuple[int, ...] = ()
+        if self.terms.drops_columns:
+            assert weights_D is not None, "columns are to be dropped, and nobody knows what they are worth"
+            columns = strongest(self.terms, weights_D)
+        evict_below, bring_from = edges(self.terms.narrowed(columns), counts_LKN)
+        return PruneRound(evict_below, bring_from, self.halvings(step), columns)
 
     def halvings(self, step: int) -> int:
         """Times that utilities are halved in a round after a step."""
@@ -122,12 +155,14 @@ class Pruner:
     def end_round(self, step: int, done: PruneRound, live: int, pruned: int, brought_back: int) -> None:
         """Notes what a round after a step did; live: chunks before it."""
         state = self.state
+        self.terms = self.terms.narrowed(done.columns)
         self.state = PrunerState(
             live=live - pruned + brought_back,
             since=state.since + done.halvings * self.terms.half_life_steps,
             last_round=step,
             pruned=state.pruned + pruned,
             brought_back=state.brought_back + brought_back,
+            columns=done.columns or state.columns,
         )
 
     def admit(self, new: int, chunked: int | None = None) -> int:
@@ -142,6 +177,13 @@ class Pruner:
     def forget(self, live: int) -> None:
         """Notes that rows with so many live chunks are forgotten."""
         self.state = self.state._replace(live=self.state.live - live)
+
+
+def strongest(terms: PruneTerms, weights_D: F64) -> tuple[int, ...]:
+    """The columns of each chunk with the largest weights, as many as stay, ascending; of equal ones the first."""
+    order_KX = np.argsort(-weights_D.reshape(terms.chunks, terms.width), axis=1, kind="stable")
+    kept_KX = np.sort(order_KX[:, : terms.kept_width], axis=1) + terms.width * np.arange(terms.chunks)[:, None]
+    return tuple(kept_KX.reshape(-1).tolist())
 
 
 def edges(terms: PruneTerms, counts_LKN: I64) -> tuple[tuple[int, ...], tuple[int, ...]]:

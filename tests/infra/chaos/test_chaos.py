@@ -248,7 +248,9 @@ def test_a_report_tells_faults_use_and_violations() -> None:
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
 SMALL = ("--set", "dispatch.workers=2", "--set", "ps.shards=1", "--set", "rows.dim=4")
 SETTINGS = "memory.expire_steps=8", "memory.admit_after=2", "rows.chunks=2", "memory.prune_share=0.5"
-FORGETFUL = tuple(part for setting in (*SETTINGS, "memory.prune_steps=9") for part in ("--set", setting))
+FORGETFUL = tuple(
+    part for setting in (*SETTINGS, "memory.prune_steps=9", "memory.columns=0.5") for part in ("--set", setting)
+)
 FAULTS = len(WEIGHTS)
 """the first of these are one of each kind of process"""
 PROMISES = (

@@ -28,7 +28,7 @@ WRONG = {
     "dispatch.cache_rows=9": "cache of 9 rows cannot hold a micro-batch",
     "dispatch.policy=fae:0.99": "hot set is too large",
     "memory.expire_steps=2": "keys cannot be forgotten after 2 steps while 2 are under way",
-    "memory.budget_mb=1": "rows are not divided into any",
+    "memory.budget_mb=1": "rows are not divided into chunks",
     "curve_folder=nowhere": "no usable CURVE keys for 'server' in nowhere",
 }
 
@@ -36,10 +36,12 @@ WRONG = {
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["memory.budget_mb=1"], "rows are not divided into any; expected rows.chunks"),
-        (["memory.prune_share=0.5"], "rows are not divided into any; expected rows.chunks"),
+        (["memory.budget_mb=1"], "rows are not divided into chunks; expected rows.chunks"),
+        (["memory.prune_share=0.5"], "rows are not divided into chunks; expected rows.chunks"),
         (["memory.budget_mb=0.01", "rows.chunks=2"], "memory.budget_mb = 0.01 has room for 163 chunks, and a batch"),
         (["rows.chunks=1", "dispatch.policy=fae:0.2:8"], "'fae:0.2' replicates rows, and rows.chunks is 1"),
+        (["memory.columns=0.5"], "rows are not divided into chunks; expected rows.chunks"),
+        (["memory.columns=0.5", "rows.chunks=2", "rows.optimizer=sgd"], "rows.optimizer is 'sgd'; expected 'adagrad'"),
         (["rows.chunks=2", "memory.prune_shape=1"], "memory.prune_shape is '1' for 2 chunks"),
     ],
 )

@@ -11,6 +11,7 @@ from ps.checkpoints.files import new_name, write_columns
 from ps.checkpoints.gather import RowCopy
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.checkpoints.restore import ModelSettings, dealt
+from ps.columns import KeptColumns
 from ps.config import RowConfig
 from ps.protocol import WHOLE
 from ps.pruned_store import stored_reference
@@ -39,10 +40,16 @@ def sample_events() -> list[Event]:
 
 
 def make_checkpoint(
-    storage: Storage, of: RunModel, number: int = 1, scale: float = 0.3, known: int = 6, is_full: bool = False
+    storage: Storage,
+    of: RunModel,
+    number: int = 1,
+    scale: float = 0.3,
+    known: int = 6,
+    is_full: bool = False,
+    kept: KeptColumns = (),
 ) -> CheckpointManifest:
     """A checkpoint whose rows are those of the first events, all of random values; scale: of these; is_full: whether
-    there is no memory for chunks of new keys.
+    there is no memory for chunks of new keys; kept: the columns that rows have kept, if they have dropped some.
     """
     samples, faults = Converter(of.schema).convert_events(sample_events()[:known])
     assert not faults
@@ -52,14 +59,14 @@ def make_checkpoint(
     rows += scale * random.standard_normal(rows.shape).astype(rows.dtype)
     if of.rows.chunks:
         rows[:, -1] = random.integers(1 << of.rows.chunks, size=len(rows))
-        rows = stored_reference(of.rows, rows)
+        rows = stored_reference(of.rows, rows, kept)
     dense = Dense(build(of), of.model)
     dense.weights += scale * torch.from_numpy(random.standard_normal(len(dense.weights)).astype(np.float32))
     parts = []
     for shard in range(SHARDS):
         numbers = np.arange(dealt(len(keys), shard, SHARDS))
         mine = slice(shard, None, SHARDS)
-        store = ModelSettings(of.rows, of.seed, 16).empty_store()
+        store = ModelSettings(of.rows, of.seed, 16).empty_store(kept)
         store.reserve(len(numbers))
         store.load(numbers, keys[mine].copy(), numbers, rows[mine])
         copy = RowCopy(store, 0, 0, len(store))
@@ -71,6 +78,6 @@ def make_checkpoint(
     state = DispatcherState(number, decided(5 * number, rows=len(keys)), trained())
     manifest = manifest_of(number, write_state(storage, state), 5 * number, tuple(parts), 1e9 + number)
     if of.rows.chunks:
-        manifest = msgspec.structs.replace(manifest, are_new_keys_bare=is_full)
+        manifest = msgspec.structs.replace(manifest, are_new_keys_bare=is_full, columns=kept or msgspec.UNSET)
     write_manifest(storage, manifest)
     return manifest

@@ -32,9 +32,11 @@ EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
 
 
-def exported(tmp_path: Path, of: RunModel, with_onnx: bool = False, is_full: bool = False) -> tuple[ReadModel, Path]:
+def exported(
+    tmp_path: Path, of: RunModel, with_onnx: bool = False, is_full: bool = False, kept: tuple[int, ...] = ()
+) -> tuple[ReadModel, Path]:
     storage = Storage.at(tmp_path / "checkpoints")
-    make_checkpoint(storage, of, is_full=is_full)
+    make_checkpoint(storage, of, is_full=is_full, kept=kept)
     read = read_model(storage, 1, of)
     write_export(tmp_path / "exported", read, of, with_onnx)
     return read, tmp_path / "exported"
@@ -75,16 +77,17 @@ def shown_by_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[floa
     return [float(line) for line in shown.getvalue().split()]
 
 
-@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize(("is_full", "kept"), [(True, ()), (False, ()), (False, (1, 2))])
 def test_an_exported_model_that_is_pruned_predicts_what_is_served(
-    tmp_path: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_full: bool, kept: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = replace(run_model("dcn"), rows=RowConfig(dim=4, chunks=2))
-    read, folder = exported(tmp_path, of, is_full=is_full)
+    read, folder = exported(tmp_path, of, is_full=is_full, kept=kept)
     assert (read.values_RW[:, :4] == 0).any()
     found = shown_by_example(folder, monkeypatch)
     assert found == pytest.approx(served_by(Storage.at(tmp_path / "checkpoints"), read, of), abs=1e-6)
-    assert (torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(found, abs=1e-6)) is not is_full
+    has_start_values = torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(found, abs=1e-6)
+    assert has_start_values is not (is_full or bool(kept)), "keys that training has not seen"
 
 
 @pytest.mark.parametrize("name", get_args(ModelName))

@@ -16,6 +16,7 @@ from dispatch.placement.rows.pruning import (
     edges,
     fit_ratios,
     profile_of,
+    strongest,
 )
 from infra.base.errors import ConfigError
 
@@ -136,6 +137,34 @@ def test_rounds_come_every_so_many_steps_and_only_if_there_is_something_to_prune
     assert not pruner.is_due(21)
     assert pruner.is_due(22)
     assert not Pruner(PruneTerms(2)).is_due(5000)
+
+
+def test_the_strongest_columns_of_each_chunk_stay_and_of_equal_ones_the_first() -> None:
+    weights_D = np.array([1.0, 9.0, 3.0, 2.0, 5.0, 5.0, 5.0, 5.0])
+    assert strongest(PruneTerms(2, width=4, columns=0.5), weights_D) == (1, 2, 4, 5)
+    assert strongest(PruneTerms(1, width=8, columns=0.3), weights_D) == (1, 4, 5)
+    assert strongest(PruneTerms(2, width=4, columns=0.01), weights_D) == (1, 4), "one of each, at least"
+
+
+def test_columns_are_dropped_in_the_first_round_alone_and_the_budget_grows_as_chunks_become_narrow() -> None:
+    terms = PruneTerms(2, width=4, columns=0.5, budget=100, every_steps=10)
+    pruner = Pruner(terms)
+    done = pruner.plan(10, np.zeros((2, 2, N), np.int64), np.arange(8.0))
+    assert done.columns == (2, 3, 6, 7)
+    pruner.end_round(10, done, 50, 0, 0)
+    assert pruner.terms.budget == 200
+    assert pruner.plan(20, np.zeros((2, 2, N), np.int64)).columns == ()
+    assert pruner.state.columns == (2, 3, 6, 7)
+    resumed = Pruner(terms, pruner.state)
+    assert (resumed.terms, resumed.terms.drops_columns) == (pruner.terms, False)
+
+
+def test_columns_are_dropped_though_nothing_else_is_pruned_and_then_no_round_is_due() -> None:
+    pruner = Pruner(PruneTerms(1, width=4, columns=0.5, every_steps=10))
+    assert pruner.is_due(10)
+    pruner.end_round(10, pruner.plan(10, np.zeros((2, 1, N), np.int64), np.arange(4.0)), 7, 0, 0)
+    assert not pruner.is_due(1000)
+    assert not Pruner(PruneTerms(1, width=4, columns=0.8)).terms.is_needed, "four of four stay"
 
 
 def test_weights_double_every_half_life_and_begin_again_in_time() -> None:
