@@ -20,9 +20,11 @@ def plot_prune(results: Sequence[PruneResult], output: Path) -> None:
         ("rows_bytes", "The same, above idle shards, MiB"),
     )
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), measures, strict=True):
-        for (dim, chunks), group in groupby(drawn, key=lambda result: (result.dim, result.chunks)):
+        by_line = groupby(drawn, key=lambda result: (result.dim, result.chunks, result.columns))
+        for (dim, chunks, columns), group in by_line:
             points = [(getattr(result, name) / MIB, result.overall.logloss, result.keep) for result in group]
             label = f"dim {dim}, " + (f"chunks {chunks}" if chunks else "whole rows")
+            label += f", {columns:g} of the columns" if columns < 1.0 else ""
             sizes = [size for size, _, _ in points]
             axes.plot(sizes, [loss for _, loss, _ in points], marker="o" if chunks else "s", label=label)
             for size, loss, keep in points:

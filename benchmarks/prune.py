@@ -2,7 +2,8 @@
 
 1. count: the file becomes a topic, and its distinct keys are counted
 2. run: for every number of columns once with whole rows, then for every number of chunks and every share that is kept
-   with a budget of that share of the chunks of all keys. One pass, predict-then-train
+   with a budget of that share of the chunks of all keys; and with every share of the columns in the same memory. One
+   pass, predict-then-train
 3. idle: a shard with the same settings and the keys of one sample says what a shard takes without rows
 
 Rounds of pruning come after a number of samples, not of steps, so that tables with different batches can be compared. A
@@ -14,7 +15,7 @@ The most live chunks are exact: between two rounds they only become more, and th
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,8 @@ class PruneLoad:
     """Shares of the chunks of all keys that the budget has room for; 1: rows are whole."""
     batch: int
     workers: int
+    columns: tuple[float, ...] = (1.0,)
+    """Shares of the columns that the first round leaves, in the same memory."""
     utility: str = "gradient"
     shape: str = "dynamic"
     overrides: tuple[str, ...] = ()
@@ -84,6 +87,7 @@ class Kept:
     chunks: int
     """Chunks of a row; 0: rows are whole."""
     keep: float
+    columns: float = 1.0
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +96,8 @@ class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
     dim: int
     chunks: int
     keep: float
+    columns: float = 1.0
+    """Share of the columns that the first round leaves."""
     file: str
     batch: int
     workers: int
@@ -130,7 +136,8 @@ class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"dim {self.dim}, " + (f"{self.chunks} × {self.keep:g}" if self.chunks else "whole rows")
+        narrow = f", {self.columns:g} of the columns" if self.columns < 1.0 else ""
+        return f"dim {self.dim}, " + (f"{self.chunks} × {self.keep:g}{narrow}" if self.chunks else "whole rows")
 
     @property
     def rows_bytes(self) -> int:
@@ -162,7 +169,8 @@ def variants(load: PruneLoad) -> list[Kept]:
     found = []
     for dim in load.dims:
         found += [Kept(dim, 0, 1.0)] if 1.0 in load.keeps else []
-        found += [Kept(dim, chunks, keep) for chunks in load.chunks for keep in load.keeps if keep < 1.0]
+        pruned = product(load.chunks, load.columns, [keep for keep in load.keeps if keep < 1.0])
+        found += [Kept(dim, chunks, keep, columns) for chunks, columns, keep in pruned]
     return found
 
 
@@ -195,6 +203,7 @@ def settings_of(folder: Path, load: PruneLoad, variant: Kept, keys: int, name: s
             f"rows.half_life_steps={max(1, HALF_LIFE_SAMPLES // load.batch)}",
             f"memory.prune_steps={max(1, ROUND_SAMPLES // load.batch)}",
             f"memory.prune_shape={load.shape}",
+            f"memory.columns={variant.columns!r}",
         ]
     asked = [*SETTINGS, *fixed, *load.overrides]
     settings = load_settings(None, asked, run="bench-prune", folder=folder / name)
@@ -273,12 +282,13 @@ class PruneBench:
     """Memory of idle shards, by columns and chunks."""
 
     def result(self, variant: Kept) -> PruneResult:
-        name = f"dim-{variant.dim}-chunks-{variant.chunks}-keep-{variant.keep:g}"
+        name = f"dim-{variant.dim}-chunks-{variant.chunks}-keep-{variant.keep:g}-columns-{variant.columns:g}"
         settings = settings_of(self.folder, self.load, variant, self.keys, name)
         known = PruneResult(
             dim=variant.dim,
             chunks=variant.chunks,
             keep=variant.keep,
+            columns=variant.columns,
             file=self.load.file.name,
             batch=self.load.batch,
             workers=self.load.workers,
@@ -286,11 +296,14 @@ class PruneBench:
             budget=budget_of(variant, self.keys),
         )
         try:
-            prune_terms(settings.rows, settings.memory, settings.stream.batch)
+            terms = prune_terms(settings.rows, settings.memory, settings.stream.batch)
         except ConfigError as error:
             return msgspec.structs.replace(known, refused=str(error))
+        if terms.drops_columns:
+            known = msgspec.structs.replace(known, budget=known.budget * terms.width // terms.kept_width)
         run = self._run(settings, self.samples)
-        counted = counted_bytes(settings.rows, self.keys, run.summary.status.chunks.live)
+        chunks = run.summary.status.chunks
+        counted = counted_bytes(settings.rows, self.keys, chunks.live, chunks.bytes)
         return filled_in(known, run, counted, self._idle_bytes(variant))
 
     def _idle_bytes(self, variant: Kept) -> int:
@@ -375,9 +388,9 @@ def read_rounds(log: Path) -> LoggedRounds:
     )
 
 
-def counted_bytes(rows: RowConfig, keys: int, live: int) -> int:
+def counted_bytes(rows: RowConfig, keys: int, live: int, chunk_bytes: int) -> int:
     """What rows take on shards, by the formula of docs/memory.md."""
-    return keys * rows.key_bytes + (live * rows.chunk_bytes() if rows.chunks else 0)
+    return keys * rows.key_bytes + live * chunk_bytes
 
 
 def filled_in(known: PruneResult, run: EndedRun, counted: int, idle_bytes: int) -> PruneResult:

@@ -147,7 +147,8 @@ def prune_table(results: Sequence[PruneResult]) -> Table:
 
 
 def _prune_line(result: PruneResult) -> list[str]:
-    which = [f"{result.dim}" if not result.chunks else f"{result.dim}/{result.chunks}", f"{result.keep:.2g}"]
+    narrow = f"·{result.columns:g}" if result.columns < 1.0 else ""
+    which = [f"{result.dim}{narrow}/{result.chunks}" if result.chunks else f"{result.dim}", f"{result.keep:.2g}"]
     if result.refused:
         return [*which, "refused"]
     sizes = result.counted_bytes, result.rows_bytes, result.pulled_bytes + result.pushed_bytes

@@ -221,6 +221,7 @@ class Intake:
             expiry=expiry,
             pruning=None if pruner is None else pruner.state,
             are_new_keys_bare=UNSET if pruner is None else pruner.is_full,
+            live_share=1.0 if pruner is None else pruner.live_share(keys.known),
             fields=self._watch.save(),
             decisions=decisions,
             answers=answers,

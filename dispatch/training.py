@@ -128,6 +128,7 @@ class Training:
             budget=terms.budget,
             bytes=self._job.rows.chunk_bytes(state.columns),
             columns=len(state.columns) or self._job.rows.dim,
+            dim=self._job.rows.dim,
             pruned=state.pruned,
             brought_back=state.brought_back,
         )

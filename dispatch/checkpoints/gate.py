@@ -140,6 +140,10 @@ class CheckpointReadings(NamedTuple):
     changed: int | None
     """Rows changed since the checkpoint before; None: not known, because there is none to compare with."""
     non_finite: int
+    live_share: float = 1.0
+    """Share of the chunks of rows that are not pruned. Nothing is held back for it: a first round prunes most of them
+    at once, and what that does to predictions is judged by predictions.
+    """
     newest_event_seconds: float = 0.0
     number: int = 0
     step: int = 0
@@ -483,6 +487,7 @@ def _figures(state: GateState, found: CheckpointReadings, share: float | None, o
         calibration=1.0 if recent.calibration is None else recent.calibration,
         changed_share=share or 0.0,
         average_changed_share=state.changed_share or 0.0,
+        live_share=found.live_share,
         non_finite=found.non_finite,
         newest_event_seconds=found.newest_event_seconds,
         auc=recent.auc or 0.0,

@@ -62,6 +62,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """What rounds of pruning depend on, if rows can be pruned."""
     are_new_keys_bare: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether a new key would begin with all chunks pruned, if rows have any."""
+    live_share: float = 1.0
+    """Share of the chunks of rows that are not pruned; 1 for whole rows."""
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped."""

@@ -99,6 +99,7 @@ class Underway:
             rows=self.decided.rows,
             changed=changed,
             non_finite=self.non_finite,
+            live_share=self.decided.live_share,
             newest_event_seconds=self.decided.newest_event_seconds,
             number=self.number,
             step=self.decided.step,

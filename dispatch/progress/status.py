@@ -126,6 +126,8 @@ class ChunkCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a live chunk on its shard."""
     columns: int = 0
     """Embedding columns that rows have kept."""
+    dim: int = 0
+    """Embedding columns that they began with."""
     pruned: int = 0
     """Chunks pruned so far."""
     brought_back: int = 0

@@ -516,6 +516,7 @@ class PruneOptions:
     keep: Annotated[
         str, typer.Option(help="Shares of the chunks of all keys that the budget has room for; 1: rows are whole.")
     ] = "1,.25,.1,.02,.01"
+    columns: Annotated[str, typer.Option(help="Shares of the columns that all rows keep, in the same memory.")] = "1"
     batch: Annotated[int, typer.Option(help="Samples of a batch; a budget below its chunks is refused.", min=1)] = 1024
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 1
     utility: Annotated[Utility, typer.Option(help="What keeps a chunk from being pruned.")] = "gradient"
@@ -553,7 +554,8 @@ def prune(
         dataset=what.form,
         dims=parse_counts(what.dim, "--dim"),
         chunks=parse_counts(what.chunks, "--chunks"),
-        keeps=_shares(what.keep),
+        keeps=_shares(what.keep, "--keep"),
+        columns=_shares(what.columns, "--columns"),
         batch=what.batch,
         workers=what.workers,
         utility=what.utility,
@@ -571,14 +573,14 @@ def prune(
     check_budgets(results)
 
 
-def _shares(text: str) -> tuple[float, ...]:
+def _shares(text: str, option: str) -> tuple[float, ...]:
     """Shares above 0, up to 1, separated by commas; raises ConfigError."""
     try:
         shares = tuple(float(part) for part in text.split(","))
     except ValueError:
         shares = ()
     if not shares or not all(0 < share <= 1 for share in shares):
-        raise ConfigError(f"--keep cannot be {text!r}; expected shares above 0, up to 1, separated by commas")
+        raise ConfigError(f"{option} cannot be {text!r}; expected shares above 0, up to 1, separated by commas")
     return shares
 
 

@@ -121,6 +121,7 @@ def show(number: CheckpointNumber, as_json: AsJson = False, *, given: SnapshotOp
             ("calibration", f"{figures.calibration:.3f}"),
             ("against", _compared(figures)),
             ("changed rows", f"{figures.changed_share:.1%}, {figures.average_changed_share:.1%} before"),
+            *([("live chunks", f"{figures.live_share:.1%}")] if figures.live_share < 1.0 else []),
             ("non-finite values", f"{figures.non_finite:,}"),
             ("wanted by", " ".join(filter(None, (choice.actor, choice.reason and f"({choice.reason})"))) or "nobody"),
         ],

@@ -212,7 +212,8 @@ def _rows(status: Status) -> list[str]:
         return [known]
     share = percent(chunks.live / max(1, chunks.per_row * keys.known))
     room = f", room for {number(chunks.budget)}" if chunks.budget else ""
-    return [known, f"{number(chunks.live)} chunks live ({share}{room})"]
+    width = f", {number(chunks.columns)} columns" if chunks.columns < chunks.dim else ""
+    return [known, f"{number(chunks.live)} chunks live ({share}{room}{width})"]
 
 
 def _wrapped(facts: Sequence[str], width: int) -> str:

@@ -61,6 +61,8 @@ class CheckpointFigures(msgspec.Struct, frozen=True):
     changed_share: float = 0.0
     """Share of rows that changed since the checkpoint before."""
     average_changed_share: float = 0.0
+    live_share: float = 1.0
+    """Share of the chunks of rows that are not pruned; 1 for whole rows."""
     non_finite: int = 0
     """Values of rows and dense weights that are not finite."""
     newest_event_seconds: float = 0.0

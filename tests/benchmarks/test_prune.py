@@ -36,12 +36,23 @@ def made_up_criteo(path: Path, lines: int) -> Path:
 @pytest.mark.timeout(600)
 def test_live_chunks_stay_within_a_budget_and_whole_rows_have_none(tmp_path: Path) -> None:
     file, output, picture = made_up_criteo(tmp_path / "clicks.tsv", 3000), tmp_path / "out.json", tmp_path / "out.svg"
-    asked = ("--keep", "1,.5,.0001", "--batch", "8", "--utility", "frequency", "--shape", "linear")
+    asked = (
+        "--keep",
+        "1,.5,.0001",
+        "--columns",
+        "1,.25",
+        "--batch",
+        "8",
+        "--utility",
+        "frequency",
+        "--shape",
+        "linear",
+    )
     often = ("--set", "memory.prune_steps=50", "--set", "rows.half_life_steps=100")
     command = ("bench", "prune", "--input", file, "--format", "criteo", *asked, *often)
     ended = run(*command, "--json", output, "--plot", picture)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    whole, half, refused = json.loads(output.read_text())
+    whole, half, refused, narrow, _ = json.loads(output.read_text())
     assert (whole["chunks"], whole["live"], whole["budget"], whole["rounds"]) == (0, 0, 0, 0)
     assert half["keys"] == whole["keys"] > 5000
     assert half["budget"] == half["keys"]
@@ -49,7 +60,10 @@ def test_live_chunks_stay_within_a_budget_and_whole_rows_have_none(tmp_path: Pat
     assert half["rounds"] >= 5
     assert half["pruned"] > 0
     assert 0 < half["counted_bytes"] < whole["counted_bytes"]
-    for result in (whole, half):
+    assert (narrow["columns"], narrow["budget"]) == (0.25, 4 * half["budget"])
+    assert half["budget"] < narrow["live"] <= narrow["most_live"] <= narrow["budget"]
+    assert narrow["counted_bytes"] < whole["counted_bytes"]
+    for result in (whole, half, narrow):
         assert (result["samples"], result["overall"]["samples"]) == (3000, 3000)
         assert 0.5 < result["overall"]["accuracy"] < 1
         assert result["shards_bytes"] > result["idle_bytes"] / 2 > 0
@@ -87,9 +101,9 @@ def test_the_most_live_chunks_are_those_that_a_round_found(tmp_path: Path) -> No
 
 
 def test_a_row_is_counted_as_its_shard_keeps_it() -> None:
-    assert counted_bytes(RowConfig(dim=16), 10, 0) == 10 * (24 + 34 * 4)
-    assert counted_bytes(RowConfig(dim=16, chunks=2), 10, 0) == 10 * (24 + 4 * 4 + 2 * 4)
-    assert counted_bytes(RowConfig(dim=16, chunks=2), 10, 7) == 10 * 48 + 7 * 64
+    assert counted_bytes(RowConfig(dim=16), 10, 0, 0) == 10 * (24 + 34 * 4)
+    assert counted_bytes(RowConfig(dim=16, chunks=2), 10, 0, 64) == 10 * (24 + 4 * 4 + 2 * 4)
+    assert counted_bytes(RowConfig(dim=16, chunks=2), 10, 7, 64) == 10 * 48 + 7 * 64
 
 
 def results(*most_live: int) -> Sequence[PruneResult]:

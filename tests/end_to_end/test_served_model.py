@@ -98,12 +98,13 @@ def test_a_server_follows_a_run_that_publishes_for_it(write_topic: WriteTopic) -
 
 
 @pytest.mark.parametrize("chunks", [1, 4])
-@pytest.mark.parametrize("has_budget", [True, False])
+@pytest.mark.parametrize(("has_budget", "columns"), [(True, 1.0), (False, 1.0), (False, 0.5)])
 def test_a_served_model_that_is_pruned_predicts_as_one_process_that_prunes(
-    write_topic: WriteTopic, chunks: int, has_budget: bool
+    write_topic: WriteTopic, chunks: int, has_budget: bool, columns: float
 ) -> None:
     rows = chunked(chunks=chunks)
     memory = budget_of(rows, 550 * chunks).model_copy(update={"prune_spare": 0.0}) if has_budget else TO_A_THIRD
+    memory = memory.model_copy(update={"columns": columns})
     plan = plan_of(write_topic, rows=rows, memory=memory, batch=32, shards=2, checkpoints=OFTEN)
     result = train(plan)
     storage, schema = Storage.at(plan.folder / "checkpoints"), plan.schema
@@ -120,6 +121,9 @@ def test_a_served_model_that_is_pruned_predicts_as_one_process_that_prunes(
 
     reference, pruner = pruning(plan, result)
     assert pruner.state.live < 0.8 * chunks * len(reference.rows())
+    assert newest.figures.live_share == pytest.approx(pruner.state.live / (chunks * len(reference.rows())))
+    assert (newest.columns or ()) == late.table.kept == followed.table.kept == pruner.state.columns
+    assert bool(pruner.state.columns) is (columns < 1.0)
     last = batches(plan, result.manifests)[-1]
     probe = replace(last, keys_BF=last.keys_BF.copy())
     probe.keys_BF[:3] = np.arange(3 * schema.fields, dtype=np.uint64).reshape(3, -1)  # unknown

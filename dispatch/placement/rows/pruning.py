@@ -127,6 +127,11 @@ class Pruner:
         """Whether a new row would get no chunks."""
         return self.terms.budget > 0 and self.state.live + self.terms.chunks > self.terms.budget
 
+    def live_share(self, rows: int) -> float:
+        """Share of the chunks of so many rows that are live; 1 for whole rows."""
+        chunks = rows * self.terms.chunks
+        return self.state.live / chunks if chunks else 1.0
+
     def is_due(self, step: int) -> bool:
         """Whether a round is to follow a step: to prune, or because weights of uses have become large."""
         is_time = self.terms.is_needed and step - self.state.last_round >= self.terms.every_steps

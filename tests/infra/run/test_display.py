@@ -91,6 +91,8 @@ def test_live_chunks_are_shown_if_rows_can_be_pruned() -> None:
     pruned = structs.replace(STATUS, chunks=ChunkCounts(per_row=2, live=304_600, budget=400_000))
     text = drawn(Picture(pruned), 80) + drawn(render_summary(summarize(pruned, "finished")), 120)
     assert text.count("305k chunks live (10.0%, room for 400k)") == 2
+    narrow = structs.replace(STATUS, chunks=ChunkCounts(per_row=2, live=304_600, columns=8, dim=16))
+    assert "305k chunks live (10.0%, 8 columns)" in drawn(Picture(narrow), 80)
     assert "chunks" not in drawn(Picture(STATUS), 80)
 
 
