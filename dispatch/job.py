@@ -118,7 +118,7 @@ class DispatchJob:
         chunks = self.rows.chunks
         if not chunks:
             return None
-        live_M = np.bitwise_count(np.arange(1 << chunks))
+        live_M = np.bitwise_count(np.arange(1 << chunks)).astype(np.int64)
         missing_M = chunks * self.rows.chunk_bytes() - live_M * self.rows.chunk_bytes(columns)
         return np.asarray(1.0 - missing_M / self.row_bytes)
 
