@@ -68,7 +68,7 @@ from ps.protocol import (
     Terms,
 )
 from ps.pruned_store import PrunedStore
-from ps.pruning import count_chunks, prune
+from ps.pruning import count_chunks, prune, weigh_columns
 from ps.rounds import Received
 from ps.shard import Reply, Shard
 from ps.utilities import all_live
@@ -318,3 +318,6 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
         count_chunks(shard.store)
         everything = [BINS] * shape.chunks
         prune(shard.store, evict_below=everything, bring_from=everything, halvings=1)
+        if rows.optimizer == "adagrad":
+            weigh_columns(shard.store)
+            shard.store.drop_columns(tuple(range(0, rows.dim, rows.dim // rows.chunks)))
