@@ -64,7 +64,7 @@ class RowOptimizer:
         """Adds to the utilities; returns the gradients without those of pruned chunks."""
         chunks = self._shape.chunks
         first = self._shape.optimizer_state
-        gradients_KJc = gradients_KW[:, : self._dim].reshape(len(gradients_KW), chunks, -1)
+        gradients_KJc = gradients_KW[:, : self._dim].reshape(len(gradients_KW), chunks, self._dim // chunks)
         used_KJ = uses_K.unsqueeze(1).expand(-1, chunks)
         if self._is_weighed_by_gradient:
             used_KJ = used_KJ * gradients_KJc.square().sum(2).sqrt()

@@ -140,7 +140,7 @@ class PrunedValues:
         places_KC[is_new_KC] = self._take(int(is_new_KC.sum()))
         self._places_KC.index_copy_(0, at_K, torch.from_numpy(places_KC).to(device))
         values_KX = values_KW[:, : self._dim] if self._kept_X is None else values_KW[:, self._kept_X.cpu().numpy()]
-        chunks_NX = values_KX.reshape(*places_KC.shape, -1)[is_live_KC]
+        chunks_NX = values_KX.reshape(*places_KC.shape, self._chunks_NX.shape[1])[is_live_KC]
         at_N = torch.from_numpy(places_KC[is_live_KC].astype(np.int64)).to(device)
         self._chunks_NX.index_copy_(0, at_N, torch.from_numpy(chunks_NX).to(device, self._chunks_NX.dtype))
         if len(self._wide_K):
@@ -159,14 +159,14 @@ class PrunedValues:
 
     def _select_kept(self, numbers_K: NDArray[np.int32]) -> Tensor:
         """The same without the columns that rows have dropped."""
+        width = self._chunks_NX.shape[1] * self._places_KC.shape[1]
         if self._chunks_NX.device.type == "cpu" and self._chunks_NX.dtype == torch.float32:
-            width = self._chunks_NX.shape[1] * self._places_KC.shape[1] + (len(self._wide_K) > 0)
-            found = np.empty((len(numbers_K), width), np.float32)
+            found = np.empty((len(numbers_K), width + (len(self._wide_K) > 0)), np.float32)
             self._copy_kept(numbers_K, found)
             return torch.from_numpy(found)
         at_K = torch.from_numpy(numbers_K).to(self._chunks_NX.device)
         at_N = self._places_KC.index_select(0, at_K).view(-1)
-        chunks_KX = self._chunks_NX.index_select(0, at_N).view(len(at_K), -1)
+        chunks_KX = self._chunks_NX.index_select(0, at_N).view(len(at_K), width)
         if not len(self._wide_K):
             return chunks_KX.to(torch.float32)
         wide_K1 = self._wide_K.index_select(0, at_K)[:, None]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ps.config import OptimizerName, RowConfig
 from ps.optimizers import rule_of, update_rows
+from ps.settling import settle_rows_reference
 from trainer.rows import RowOptimizer, look_up
 
 CPU = torch.device("cpu")
@@ -59,6 +60,23 @@ def test_workers_and_shards_compute_the_same_rows(optimizer: OptimizerName, wide
     update_rows(rule_of(config), shard_rows, gradients.numpy())
     RowOptimizer(config, CPU).update_(values, state, gradients)
     np.testing.assert_allclose(torch.cat([values, state], 1).numpy(), shard_rows, rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("chunks", [1, 2])
+@given(rows=st.integers(0, 20), seed=st.integers(0, 1000))
+def test_workers_and_shards_compute_the_same_rows_in_chunks(
+    optimizer: OptimizerName, chunks: int, rows: int, seed: int
+) -> None:
+    config = RowConfig(dim=4, chunks=chunks, optimizer=optimizer, float_dtype="float64")
+    values, state, gradients = drawn(config, rows, seed)
+    generator = np.random.default_rng(seed)
+    state[:, -1] = torch.from_numpy(generator.integers(1 << chunks, size=rows))
+    uses = torch.from_numpy(generator.integers(1, 9, rows).astype(np.float64))
+    parts = torch.cat([gradients, uses[:, None], torch.full((rows, 1), 2.5, dtype=torch.float64)], 1).numpy()
+    expected = settle_rows_reference(config, torch.cat([values, state], 1).numpy(), parts)
+    RowOptimizer(config, CPU).update_(values, state, gradients, uses, weight=2.5)
+    np.testing.assert_allclose(torch.cat([values, state], 1).numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_look_up_adds_the_gradients_of_a_position_met_often() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ps.columns import is_kept
 from ps.config import RowConfig
 from ps.keys import FREE
 from ps.start import start_rows
@@ -154,6 +155,31 @@ def test_rows_are_selected_as_by_the_reference(wide: bool) -> None:
     numbers = random.integers(100, size=300).astype(np.int32)
     tables = (table.numpy() for table in (values._places_KC, values._chunks_NX, values._wide_K))
     assert np.array_equal(values.select(numbers).numpy(), select_reference(numbers, *tables))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kept", [(), (1, 2, 7), (0, 3, 4, 5, 6, 7)])
+def test_columns_that_all_rows_have_dropped_are_zeros_and_take_no_memory(
+    kept: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    config = RowConfig(dim=8, chunks=1)
+    table = RowTable(config, 7, dtype, CPU, kept=kept)
+    given_KW = np.arange(1, 10, dtype=np.float32) * np.ones((5, 1), np.float32)
+    given_KW[:, np.flatnonzero(~is_kept(8, kept))] = 0
+    table.reserve(5, 5)
+    before = table.nbytes
+    keys = np.arange(5, dtype=np.uint64)
+    for count in (0, 5):
+        table.put(np.arange(count), keys[:count], given_KW[:count], np.ones(count, np.uint8))
+    assert table.enter() == 0
+    assert table.look_up(keys[:, None])[:, 0].tolist() == given_KW.tolist()
+    assert table.look_up(keys[:0, None]).shape == (0, 1, 9)
+    unknown = table.look_up(np.array([[99]], np.uint64))[0, 0]
+    assert set(np.flatnonzero(unknown[:8])) == set(kept or range(8))
+    assert table.nbytes == before
+    whole = RowTable(config, 7, dtype, CPU)
+    whole.reserve(5, 5)
+    assert whole.nbytes - table.nbytes == 6 * (8 - len(kept or range(8))) * dtype.itemsize
 
 
 def test_if_training_has_no_memory_for_chunks_unknown_keys_are_zeros() -> None:
