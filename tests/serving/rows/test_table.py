@@ -110,6 +110,7 @@ def test_rows_of_rare_keys_are_found_only_for_unknown_keys(monkeypatch: pytest.M
     assert asked[1:] == [[9, 8], [500, 600]]
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CHUNK_CHANGES = st.dictionaries(st.integers(0, 60), st.integers(0, 255), min_size=1, max_size=30)
 """masks by number"""
 
@@ -146,24 +147,26 @@ def test_rows_without_their_pruned_chunks_read_as_zeros_there_though_masks_chang
         assert len(table._values._chunks_NX) <= max(1.5 * (1 + table._values.live), 2)
 
 
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=needs_gpu)], ids=str)
 @pytest.mark.parametrize("wide", [True, False])
-def test_rows_are_selected_as_by_the_reference(wide: bool) -> None:
+def test_rows_are_selected_as_by_the_reference(wide: bool, device: torch.device) -> None:
     random = np.random.default_rng(3)
-    values = PrunedValues(RowConfig(dim=8, chunks=4, wide=wide), 100, torch.float32, CPU)
+    values = PrunedValues(RowConfig(dim=8, chunks=4, wide=wide), 100, torch.float32, device)
     masks = random.integers(16, size=100).astype(np.uint8)
     values.put(np.arange(100), random.normal(size=(100, 8 + wide)).astype(np.float32), masks)
     numbers = random.integers(100, size=300).astype(np.int32)
-    tables = (table.numpy() for table in (values._places_KC, values._chunks_NX, values._wide_K))
-    assert np.array_equal(values.select(numbers).numpy(), select_reference(numbers, *tables))
+    tables = (table.cpu().numpy() for table in (values._places_KC, values._chunks_NX, values._wide_K))
+    assert np.array_equal(values.select(numbers).cpu().numpy(), select_reference(numbers, *tables))
 
 
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=needs_gpu)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kept", [(), (1, 2, 7), (0, 3, 4, 5, 6, 7)])
 def test_columns_that_all_rows_have_dropped_are_zeros_and_take_no_memory(
-    kept: tuple[int, ...], dtype: torch.dtype
+    kept: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> None:
     config = RowConfig(dim=8, chunks=1)
-    table = RowTable(config, 7, dtype, CPU, kept=kept)
+    table = RowTable(config, 7, dtype, device, kept=kept)
     given_KW = np.arange(1, 10, dtype=np.float32) * np.ones((5, 1), np.float32)
     given_KW[:, np.flatnonzero(~is_kept(8, kept))] = 0
     table.reserve(5, 5)
@@ -174,10 +177,10 @@ def test_columns_that_all_rows_have_dropped_are_zeros_and_take_no_memory(
     assert table.enter() == 0
     assert table.look_up(keys[:, None])[:, 0].tolist() == given_KW.tolist()
     assert table.look_up(keys[:0, None]).shape == (0, 1, 9)
-    unknown = table.look_up(np.array([[99]], np.uint64))[0, 0]
+    unknown = table.look_up(np.array([[99]], np.uint64))[0, 0].cpu()
     assert set(np.flatnonzero(unknown[:8])) == set(kept or range(8))
     assert table.nbytes == before
-    whole = RowTable(config, 7, dtype, CPU)
+    whole = RowTable(config, 7, dtype, device)
     whole.reserve(5, 5)
     assert whole.nbytes - table.nbytes == 6 * (8 - len(kept or range(8))) * dtype.itemsize
 
