@@ -100,6 +100,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._since = 0.0
         self._why = ""
+        self._said_before = 0
+        """Bytes of its log that processes before it have written."""
 
     @property
     def running(self) -> bool:
@@ -126,6 +128,7 @@ class Child:
         self.restarts += self._process is not None
         try:
             with open_log(self.log) as log:
+                self._said_before = log.seek(0, os.SEEK_END)
                 self._process = run_process(list(argv), spec.env, log, self._nursery)
         except OSError as error:
             raise ProcessFailed(
@@ -234,9 +237,15 @@ class Child:
             return
         self._kill_group()
         self._failures += 1
-        self.failure = self._why or describe_status(self.status)
+        self.failure = self._why or self._last_status()
         may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING
         self.state = "pausing" if may_restart and self._failures <= self.spec.max_restarts else "failed"
+
+    def _last_status(self) -> str:
+        """How it ended; if it gave up, with what it said last."""
+        has_spoken = self.log.exists() and self.log.stat().st_size > self._said_before
+        words = self.last_words() if self.status is not None and self.status > 0 and has_spoken else ""
+        return f"{describe_status(self.status)}: {words}" if words else describe_status(self.status)
 
     def last_words(self) -> str:
         """The last line of its log, which is the reason if it failed."""

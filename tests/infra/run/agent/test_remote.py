@@ -49,12 +49,13 @@ def test_an_agent_ends_when_its_workers_have_left(tmp_path: Path, monkeypatch: p
 
 def test_a_worker_that_fails_is_restarted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flaky = (
-        "import pathlib, sys\nonce = pathlib.Path(sys.argv[2], 'once')\nif not once.exists(): once.touch(); sys.exit(7)"
+        "import pathlib, sys\nonce = pathlib.Path(sys.argv[2], 'once')\n"
+        "if not once.exists(): once.touch(); sys.exit('freshet: no such row')"
     )
     stand_in(monkeypatch, flaky)
     lines: list[str] = []
     assert run_agent(job(tmp_path, workers=1), Stop(), lines.append).restarts == {"edge-0": 1}
-    assert lines == ["edge-0 was restarted (ended with status 7)"]
+    assert lines == ["edge-0 was restarted (ended with status 1: no such row)"]
 
 
 def test_a_worker_that_fails_for_good_is_the_agent_s_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -414,6 +414,17 @@ def test_nothing_is_added_while_the_run_stops(tmp_path: Path) -> None:
         supervisor.add(child(tmp_path, "worker"))
 
 
+def test_a_process_that_gave_up_is_quoted_and_never_the_one_before_it(tmp_path: Path) -> None:
+    once = "len((folder / 'story').read_text().splitlines()) == 1"
+    broken = f"sys.exit('freshet: the disk is full' if {once} else 7)"
+    supervisor = Supervisor([child(tmp_path, "ps", broken, restart="on_failure", max_restarts=1)], tmp_path)
+    failures = list[str]()
+    with pytest.raises(ProcessFailed, match="ended with status 7"):
+        supervisor.run(Stop(), lambda: failures.append(supervisor.children["ps"].failure))
+    assert list(filter(None, dict.fromkeys(failures))) == ["ended with status 1: the disk is full"]
+    assert supervisor.children["ps"].failure == "ended with status 7"
+
+
 def test_essential_process_that_fails_for_good_stops_everything_and_is_named(tmp_path: Path) -> None:
     broken = "print('the disk is full', flush=True); sys.exit(3)"
     specs = [
