@@ -43,7 +43,8 @@ def check_not_started(given: Iterable[str]) -> None:
 def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings, History]:
     """Settings with which the journal in a folder is replayed into another one, and the part of it that is.
 
-    As many workers as its steps need, as fast as they can; everything else that results depend on is the run's own.
+    As many workers as its steps need, as fast as they can; everything else that results depend on is the run's own. All
+    of it is on this machine, which may not have the workers' keys, so a replay needs none.
     """
     history = read_history(folder / JOURNAL)
     first = history.base.step + 1
@@ -57,13 +58,14 @@ def replayed(folder: Path, into: Path, last_step: int | None) -> tuple[Settings,
     stored = read_stored(folder)
     plain = DispatchConfig(policy="round_robin", workers=history.workers)
     dispatch = plain.model_copy(update={name: getattr(stored.dispatch, name) for name in KEPT})
-    ps = stored.ps.model_copy(update={"endpoints": ()})  # the run may be under way, and hold its ports
+    # the run may be under way, and hold its ports
+    ps = stored.ps.model_copy(update={"endpoints": (), "publisher_endpoints": ()})
     # if the journal begins with a checkpoint, so does the replay; it takes no checkpoints itself
     checkpoints = stored.checkpoints.model_copy(
         update={"url": checkpoint_place(folder, stored.checkpoints.url), "seconds": 0.0}
     )
     return stored.model_copy(
-        update={"folder": into, "dispatch": dispatch, "ps": ps, "checkpoints": checkpoints}
+        update={"folder": into, "dispatch": dispatch, "ps": ps, "checkpoints": checkpoints, "curve_folder": None}
     ), history
 
 

@@ -76,10 +76,16 @@ def test_a_run_that_is_over_is_not_resumed(folder: Path) -> None:
 
 def test_a_replay_uses_no_port_of_a_run_that_may_be_under_way(folder: Path) -> None:
     fixed = ("dispatch.endpoint=tcp://127.0.0.1:5500", "ps.endpoints=tcp://127.0.0.1:5600", "dispatch.drain_seconds=7")
-    store_settings(chosen(folder, *fixed))
+    store_settings(chosen(folder, *fixed, "ps.publisher_endpoints=tcp://127.0.0.1:5601"))
     settings, _ = replayed(folder, folder / "replay", None)
     assert (settings.dispatch.endpoint, settings.ps.endpoints) == ("tcp://127.0.0.1:*", ())
+    assert settings.ps.publisher_endpoints == ()
     assert settings.dispatch.drain_seconds == 7
+
+
+def test_a_replay_needs_no_keys(folder: Path) -> None:
+    store_settings(chosen(folder, f"curve_folder={folder / 'keys'}"))
+    assert replayed(folder, folder / "replay", None)[0].curve_folder is None
 
 
 def test_a_run_that_goes_on_cannot_be_told_where_to_begin() -> None:
