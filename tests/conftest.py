@@ -6,6 +6,7 @@ hypothesis has no time limits, because the first call of a kernel compiles it.
 import gc
 import resource
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -53,8 +54,10 @@ def pytest_configure() -> None:
     """Makes processes that crash leave a core file, if the system allows it; this includes children.
 
     Commands of Freshet are forked with their modules loaded. SIGHUP gets its default action, because under nohup every
-    process of the tests would ignore it, and some tests close a terminal.
+    process of the tests would ignore it, and some tests close a terminal. Bytecode is written even where Python is told
+    to write none: otherwise every worker of every run would rewrite and compile all test files again.
     """
+    sys.dont_write_bytecode = False
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
