@@ -52,6 +52,7 @@ def commands(document: str) -> Iterator[list[str]]:
             yield shlex.split(arguments)
 
 
+@cache
 def known_settings() -> dict[str, set[str]]:
     return {section: set(fields) for section, fields in sections()}
 
@@ -61,9 +62,15 @@ def is_setting(name: str) -> bool:
     return inner in known_settings().get(section, set())
 
 
+@cache
+def command_line() -> Any:
+    """The command ``freshet`` with everything below it, which takes a tenth of a second to put together."""
+    return typer.main.get_command(app)
+
+
 def wrong_arguments(arguments: list[str]) -> list[str]:
     """Arguments that the command line would reject: an unknown command, option, or setting after --set."""
-    command: Any = typer.main.get_command(app)
+    command = command_line()
     words = list(arguments)
     while words and (inner := getattr(command, "commands", None)):
         if words[0] not in inner:

@@ -4,6 +4,7 @@ ARCHITECTURE.md lists the words in use.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ EARLIER_RELEASES = {
 """Where a retired word has to stay, and why."""
 
 
+@cache
 def files() -> list[str]:
     """Files that a reader or user sees: code, settings and documents, without tests."""
     inside = [file for package in (*PACKAGES, "docs") for file in (ROOT / package).rglob("*")]
@@ -65,6 +67,11 @@ def files() -> list[str]:
     ]
 
 
+@cache
+def lines_of(name: str) -> list[str]:
+    return (ROOT / name).read_text().splitlines()
+
+
 @pytest.mark.parametrize("word", RETIRED)
 def test_a_word_that_was_given_up_is_not_used(word: str) -> None:
     pattern = re.compile(RETIRED[word])
@@ -72,7 +79,7 @@ def test_a_word_that_was_given_up_is_not_used(word: str) -> None:
     found = [
         f"{name}:{number}: {line.strip()}"
         for name in files()
-        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
+        for number, line in enumerate(lines_of(name), 1)
         if pattern.search(line)
     ]
     assert found == []
