@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import msgspec
-import structlog
 
 from infra.base.errors import ConfigError, NameTaken
 from infra.base.files import writing_whole
@@ -260,6 +259,8 @@ class NameClaim:
         now = time.monotonic()
         if now - self._last > CLAIM_GAP_SECONDS:
             self._since = now
+            import structlog  # a quarter of a second: no command waits that long before it handles signals
+
             structlog.get_logger().warning("waits for its name", reason=reason)
         self._last = now
         if not self._waits and now - self._since > CLAIM_SECONDS:
