@@ -43,7 +43,7 @@ from dispatch.placement.rows.coherence import (
     synchronise,
 )
 from dispatch.placement.rows.hashing import EMPTY
-from dispatch.placement.rows.holders import everybody, held_by, words_for
+from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
 from dispatch.placement.rows.index import GROWTH, BatchRows
 from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, empty_moves
 from dispatch.placement.rows.plan import RoundPlan, make_round
@@ -51,13 +51,13 @@ from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replic
 from dispatch.placement.rows.states import (
     CLEAN,
     REPLICATED,
+    STATE_MASK,
     clean_states,
     empty_states,
     gather,
     is_any_unwritten,
     masks_of,
     set_masks,
-    state_of,
     trained_states,
 )
 from dispatch.placement.rows.uses import Uses, make_uses, users_of
@@ -252,10 +252,11 @@ class Directory:
 
     def holders(self, row: int) -> tuple[int, set[int]]:
         """State and holders of one row, for tests and debugging."""
-        if state_of(self._rows, row) == REPLICATED:
+        first, *words = self._rows[row].tolist()
+        state = first & int(STATE_MASK)
+        if state == REPLICATED:
             return REPLICATED, set(range(self.workers))
-        held_1n = held_by(self._rows[row : row + 1, 1:], self.workers)
-        return int(state_of(self._rows, row)), set(np.flatnonzero(held_1n).tolist())
+        return state, {j for j in range(self.workers) if words[j // WORD_BITS] >> j % WORD_BITS & 1}
 
     def cached(self, worker: int) -> dict[int, int]:
         """Slot by row of one worker's cache, including outdated copies, but without rows of which
