@@ -13,6 +13,7 @@ from infra.base.process import WRONG_SETTING
 from infra.run.supervision.forking import HEAVY, load_next
 from infra.run.supervision.nursery import COMMAND, FORGOTTEN, Forked, Nursery, as_started, nursery_in
 from tests.end_to_end.processes import wait_until
+from tests.preloaded import ONE_THREAD
 
 WAITING = "worker", "--name", "worker-7", "--dispatcher", "tcp://127.0.0.1:9"
 """a command that goes on until it is stopped: nobody is there whom it could join"""
@@ -21,9 +22,19 @@ WAITING = "worker", "--name", "worker-7", "--dispatcher", "tcp://127.0.0.1:9"
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """One for all tests, since it takes seconds to load what it does; one that a test ends begins anew at its next."""
-    folder = tmp_path_factory.mktemp("run")
+    yield from nursery_of(tmp_path_factory, {})
+
+
+@pytest.fixture(scope="module")
+def loaded_nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """One that begins with everything loaded (``tests/preloaded.py``), for tests after which the next has another."""
+    yield from nursery_of(tmp_path_factory, ONE_THREAD)
+
+
+def nursery_of(folders: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Nursery]:
+    folder = folders.mktemp("run")
     (folder / "logs").mkdir()
-    made = nursery_in(folder, {})
+    made = nursery_in(folder, environment)
     if made is None:
         pytest.skip("processes are forked on Linux alone")
     yield made
@@ -111,27 +122,29 @@ def test_a_signal_to_one_that_has_just_ended_is_none(nursery: Nursery, tmp_path:
     nursery.signal(1, pid, signal.SIGTERM)
 
 
-def test_children_of_a_nursery_that_is_killed_die_and_the_next_has_another(nursery: Nursery, tmp_path: Path) -> None:
-    child = start(nursery, tmp_path / "log", *WAITING)
-    process, before = await_pid(child), nursery.pid
+def test_children_of_a_nursery_that_is_killed_die_and_the_next_has_another(
+    loaded_nursery: Nursery, tmp_path: Path
+) -> None:
+    child = start(loaded_nursery, tmp_path / "log", *WAITING)
+    process, before = await_pid(child), loaded_nursery.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
     assert child.wait() == FORGOTTEN
     wait_until(lambda: not process.is_running())
-    assert start(nursery, tmp_path / "next", "settings").wait() == 0
-    assert nursery.pid != before
+    assert start(loaded_nursery, tmp_path / "next", "settings").wait() == 0
+    assert loaded_nursery.pid != before
 
 
 def test_a_nursery_that_does_not_answer_is_replaced(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded_nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert start(nursery, tmp_path / "first", "settings").wait() == 0
-    assert nursery.pid is not None
-    os.kill(nursery.pid, signal.SIGSTOP)
+    assert start(loaded_nursery, tmp_path / "first", "settings").wait() == 0
+    assert loaded_nursery.pid is not None
+    os.kill(loaded_nursery.pid, signal.SIGSTOP)
     monkeypatch.setattr("infra.run.supervision.nursery.IDLE_SECONDS", 0.1)
-    assert start(nursery, tmp_path / "lost", "settings").wait() == FORGOTTEN
+    assert start(loaded_nursery, tmp_path / "lost", "settings").wait() == FORGOTTEN
     monkeypatch.undo()
-    assert start(nursery, tmp_path / "next", "settings").wait() == 0
+    assert start(loaded_nursery, tmp_path / "next", "settings").wait() == 0
 
 
 def test_a_nursery_that_takes_long_to_load_what_a_process_needs_is_left_alone(
@@ -154,18 +167,18 @@ def test_a_nursery_that_works_without_end_is_replaced(
     assert start(nursery, tmp_path / "lost", *WAITING).wait() == FORGOTTEN
 
 
-def test_nobody_waits_for_a_process_that_is_killed_before_it_is_there(nursery: Nursery, tmp_path: Path) -> None:
-    nursery.close()
-    assert start(nursery, tmp_path / "first", "settings").wait() == 0
-    pid = nursery.pid
+def test_nobody_waits_for_a_process_that_is_killed_before_it_is_there(loaded_nursery: Nursery, tmp_path: Path) -> None:
+    loaded_nursery.close()
+    assert start(loaded_nursery, tmp_path / "first", "settings").wait() == 0
+    pid = loaded_nursery.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    child = start(nursery, tmp_path / "killed", *WAITING)
+    child = start(loaded_nursery, tmp_path / "killed", *WAITING)
     child.kill_group()
     assert child.returncode == FORGOTTEN
     os.kill(pid, signal.SIGCONT)
-    assert start(nursery, tmp_path / "next", "settings").wait() == 0
-    assert nursery.pid == pid
+    assert start(loaded_nursery, tmp_path / "next", "settings").wait() == 0
+    assert loaded_nursery.pid == pid
     wait_until(lambda: not psutil.Process(pid).children())
 
 
