@@ -1,30 +1,24 @@
 """``freshet token`` as people use it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from infra.base.errors import ConfigError
 from infra.cli.token import parse_seconds
-
-
-def freshet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    called = [sys.executable, "-m", "infra.cli.main", "token", *arguments]
-    return subprocess.run(called, capture_output=True, text=True, timeout=100)
+from tests.end_to_end.processes import run
 
 
 def test_a_token_is_created_listed_and_revoked(tmp_path: Path) -> None:
     where = ("--database", f"sqlite:///{tmp_path / 'new' / 'freshet.db'}", "--json")
-    made = json.loads(freshet("create", "--name", "ann", "--scope", "read", "--expires", "30d", *where).stdout)
+    made = json.loads(run("token", "create", "--name", "ann", "--scope", "read", "--expires", "30d", *where).stdout)
     assert made["secret"].startswith("fr_")
-    listed = freshet("list", *where).stdout
+    listed = run("token", "list", *where).stdout
     assert made["secret"] not in listed
     assert json.loads(listed) == [{name: value for name, value in made.items() if name != "secret"}]
-    assert json.loads(freshet("revoke", made["id"], *where).stdout)["revoked_at"] is not None
-    refused = freshet("create", "--name", "ann", "--scope", "all", *where)
+    assert json.loads(run("token", "revoke", made["id"], *where).stdout)["revoked_at"] is not None
+    refused = run("token", "create", "--name", "ann", "--scope", "all", *where)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "expected one or more of read" in refused.stderr
 
