@@ -98,12 +98,13 @@ class PartMemory:
 
 def measure_parts(keys: Sequence[int], workers: Sequence[int], rows: RowConfig) -> list[PartMemory]:
     """Every part with every number of keys; only a dispatcher's memory depends on the number of workers."""
-    spawn = multiprocessing.get_context("spawn")
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload([__name__])  # loads libraries once, for processes that have nothing else
     results = []
     for part in PARTS:
         for count in keys:
             for several in workers if part == "dispatcher" else workers[:1]:
-                with spawn.Pool(1) as pool:
+                with forking.Pool(1) as pool:
                     nbytes = pool.apply(fill, (part, count, several, rows))
                 expected = expected_bytes(part, several, rows)
                 results.append(PartMemory(part, count, several, nbytes / count, expected.least, expected.most))

@@ -12,9 +12,10 @@ from infra.base.process import end_with_parent, stop_on_signals
 @contextmanager
 def own_process(serve: Callable[..., None], *arguments: Any) -> Iterator[str]:
     """Runs ``serve(*arguments, stop, ready)``; yields what it sends to ``ready``: where it listens."""
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    process = spawn.Process(target=_child, args=(serve, arguments, there))
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload([serve.__module__])  # loads libraries once for all servers
+    here, there = forking.Pipe()
+    process = forking.Process(target=_child, args=(serve, arguments, there))
     process.start()
     there.close()
     try:
