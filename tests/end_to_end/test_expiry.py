@@ -18,7 +18,7 @@ from ps.config import CheckpointConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.test_exactness import expect_equal, rows_of
-from tests.end_to_end.threads import SEED, Plan, Result, batches, model_of, train
+from tests.end_to_end.threads import SEED, Plan, Result, batches, model_key, model_of, train
 from trainer.reference import Reference
 
 STEPS, BATCH, EXPIRE = 24, 64, 5
@@ -52,11 +52,25 @@ class ExactCounts:
         return int(key) if is_admitted else self._rare_F[place]
 
 
+_references: dict[tuple[Any, ...], Reference] = {}
+"""Processes that forgot, by everything that they depend on: most tests compare their run with the same one."""
+
+
 def forgetting(plan: Plan, result: Result, expire_steps: int = EXPIRE) -> Reference:
     """One process on whole batches, which forgets on its own account; rows that are replicated stay."""
+    hot = {step.step: step.hot_rows() for step in read_history(plan.folder / "journal").steps}
+    kept_rows = tuple(None if rows is None else rows.tobytes() for rows in hot.values())
+    key = (*model_key(plan, result.manifests), expire_steps, plan.memory.admit_after, kept_rows)
+    if key not in _references:
+        _references[key] = _train_forgetting(plan, result, expire_steps, hot)
+    return _references[key]
+
+
+def _train_forgetting(
+    plan: Plan, result: Result, expire_steps: int, hot: dict[int, NDArray[np.int64] | None]
+) -> Reference:
     reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
     counts = ExactCounts(plan)
-    hot = {step.step: step.hot_rows() for step in read_history(plan.folder / "journal").steps}
     kept: NDArray[np.int64] = np.empty(0, np.int64)
     for step, samples in enumerate(batches(plan, result.manifests), 1):
         reference.forget(step - expire_steps, kept)

@@ -391,7 +391,7 @@ def batches(plan: Plan, manifests: list[Manifest]) -> list[Samples]:
 
 def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
     """One process on the same batches, whole."""
-    key = (*_content(plan, manifests), repr(plan.scaled_rows), repr(plan.model))
+    key = model_key(plan, manifests)
     if key not in _references:
         schema = plan.schema
         reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
@@ -400,6 +400,11 @@ def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
                 reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B)
         _references[key] = reference
     return _references[key]
+
+
+def model_key(plan: Plan, manifests: list[Manifest]) -> tuple[Any, ...]:
+    """Equal for runs that train the same model on the same batches."""
+    return *_content(plan, manifests), repr(plan.scaled_rows), repr(plan.model)
 
 
 def _content(plan: Plan, manifests: list[Manifest]) -> tuple[Any, ...]:
