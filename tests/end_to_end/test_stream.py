@@ -29,6 +29,7 @@ from ingest.producing.synthetic import synthetic_events
 from ingest.streams.position import Position
 from ps.config import RowConfig
 from tests.end_to_end.conftest import WriteTopic
+from tests.end_to_end.crashing import SOON_SECONDS
 from tests.end_to_end.interrupting import golden
 from tests.end_to_end.processes import wait_until
 from tests.end_to_end.test_exactness import expect_equal
@@ -236,6 +237,7 @@ def test_a_second_worker_of_one_name_and_a_stranger_change_nothing(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.base.process.CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.dispatcher.QUIET_SECONDS", SOON_SECONDS)  # the run trains on until it is refused again
     plan, seen = Plan(write_topic(MORE_THAN_NEEDED), workers=1, batch=32), Stop()
     told: list[BaseException] = []
 
