@@ -1,5 +1,6 @@
 """Rows of which chunks are pruned: the model is that of one process that does the same."""
 
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,7 @@ from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.test_exactness import expect_equal, rows_of
-from tests.end_to_end.threads import SEED, Plan, Result, batches, dispatch_job, model_of, train
+from tests.end_to_end.threads import SEED, Plan, Result, batches, dispatch_job, model_key, model_of, train
 from trainer.reference import Reference
 
 STEPS, BATCH, EVERY = 24, 64, 5
@@ -44,8 +45,19 @@ def plan_of(write_topic: WriteTopic, workers: int = 2, policy: str = "esd:1", **
     )
 
 
+_references: dict[tuple[Any, ...], tuple[Reference, Pruner]] = {}
+"""Processes that pruned, by everything that they depend on: many tests compare their run with the same one."""
+
+
 def pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
-    """One process on whole batches, which prunes on its own account."""
+    """One process on whole batches, which prunes on its own account; it may be trained further."""
+    key = (*model_key(plan, result.manifests), repr(plan.memory))
+    if key not in _references:
+        _references[key] = _train_pruning(plan, result)
+    return deepcopy(_references[key])
+
+
+def _train_pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
     reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
     pruner = Pruner(dispatch_job(plan, "tcp://127.0.0.1:*").prune_terms())
     for step, samples in enumerate(batches(plan, result.manifests), 1):
