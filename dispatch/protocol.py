@@ -14,7 +14,7 @@ from dispatch.tally import PhaseSeconds
 from infra.base.errors import ConfigError
 from infra.base.packing import BITS
 from infra.base.process import NOWHERE, ProcessPlace
-from infra.base.wire import F32, I64, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
+from infra.base.wire import F32, NO_F32, NO_I32, NO_I64, Bytes, Header, Name, Number, Refused, Seconds
 from ps.phases import MOST_WORKERS
 from ps.protocol import NO_DENSE, AgreedSettings, DenseForm, Heard, RoundPhase, Serve, WorkerNumber
 
@@ -186,7 +186,7 @@ class OrderArrays(NamedTuple):
     dense: F32 = NO_F32
     """Dense inputs (b×N)."""
     labels: Labels = NO_F32
-    columns: I64 = NO_I64
+    columns: Positions = NO_I32
     """The embedding columns that rows have kept, ascending; empty: all."""
 
 

@@ -30,7 +30,7 @@ def training_orders(
     """Every member's part of a training step; at: run, generation and step; weight: of a use, see Order; columns: those
     that rows have kept, empty if all.
     """
-    kept = np.array(columns, np.int64)
+    kept = np.array(columns, np.int32)
     sharing = sum(plan.use is not None and plan.use.samples.size > 0 for plan in plans)
     common = {**at, "sharing": sharing, "weight": weight}
     orders = {number: _training(common, number, plan, samples, dense) for number, plan in _ordered(plans, dense)}

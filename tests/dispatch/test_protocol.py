@@ -27,12 +27,12 @@ def up_to(largest: int, dtype: Any) -> NDArray[Any]:
     return np.array([0, largest, 1], dtype)
 
 
-@given(st.lists(LARGEST_ROW, min_size=4, max_size=4), st.lists(LARGEST, min_size=6, max_size=6), st.floats(width=32))
+@given(st.lists(LARGEST_ROW, min_size=4, max_size=4), st.lists(LARGEST, min_size=7, max_size=7), st.floats(width=32))
 def test_any_order_arrives_as_it_was_sent(rows: list[int], slots: list[int], label: float) -> None:
     pairs = [(up_to(row, np.int64), up_to(slot, np.int32)) for row, slot in zip(rows, slots, strict=False)]
-    used, positions = (up_to(largest, np.int32) for largest in slots[4:])
+    used, positions, columns = (up_to(largest, np.int32) for largest in slots[4:])
     floats = np.array([0, 1, label], np.float32)
-    arrays = OrderArrays._make([*chain.from_iterable(pairs), used, positions, floats, floats])
+    arrays = OrderArrays._make([*chain.from_iterable(pairs), used, positions, floats, floats, columns])
     header, received = CODEC.decode(sent(arrays))
     assert header == ORDER
     assert [array.dtype for array in received] == [array.dtype for array in arrays]
@@ -62,5 +62,6 @@ def test_the_largest_number_of_an_array_decides_how_many_bytes_each_takes(
 
 def test_a_thousand_labels_take_126_bytes() -> None:
     labels = np.arange(1000, dtype=np.float32) % 2
-    assert len(sent(OrderArrays(labels=labels))[-1]) == 126
-    assert len(sent(OrderArrays(labels=np.full(1000, 0.5, np.float32)))[-1]) == 4000
+    frame = 2 + OrderArrays._fields.index("labels")
+    assert len(sent(OrderArrays(labels=labels))[frame]) == 126
+    assert len(sent(OrderArrays(labels=np.full(1000, 0.5, np.float32)))[frame]) == 4000
