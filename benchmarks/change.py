@@ -254,14 +254,30 @@ def phases_of(records: Sequence[AnyRecord], changes: Sequence[Change], happened:
     """happened: when each change did, in seconds since 1970."""
     done = {record.step: record.figures for record in records if isinstance(record, StepDone) and record.figures}
     stays = stays_of(records)
-    later = ([k for k, figures in done.items() if figures.at_seconds > at] for at in happened)
-    firsts = [min(done), *(min(steps, default=max(done)) for steps in later)]
+    firsts = first_steps(done, happened)
     ends = [*firsts[1:], max(done) + 1]
     names = ["the start", *(change.text for change in changes)]
     return [
         _phase(name, [k for k in range(first, end) if k in done], done, stays)
         for name, first, end in zip(names, firsts, ends, strict=True)
     ]
+
+
+def first_steps(done: Mapping[int, StepFigures], happened: Sequence[float]) -> list[int]:
+    """The first step of the run, and the first after each change. Each phase has one step at least: the display may be
+    told of so many steps at once that it lets two changes happen before another step is done.
+    """
+    steps = sorted(done)
+    if len(steps) <= len(happened):
+        raise FreshetError(
+            f"{len(steps)} steps were trained while {len(happened)} changes happened; expected one step at least "
+            "between two of them; raise --steps"
+        )
+    places = [0]
+    for number, at in enumerate(happened):
+        before = sum(done[step].at_seconds <= at for step in steps)
+        places.append(min(max(before, places[-1] + 1), len(steps) - len(happened) + number))
+    return [steps[place] for place in places]
 
 
 def _phase(name: str, steps: list[int], done: Mapping[int, StepFigures], stays: Sequence[StaySummary]) -> ChangePhase:

@@ -10,11 +10,11 @@ import psutil
 import pytest
 from rich.console import Console
 
-from benchmarks.change import Change, own_choice, parse_changes, phases_of, throttled
+from benchmarks.change import Change, first_steps, own_choice, parse_changes, phases_of, throttled
 from benchmarks.tables import change_table
 from benchmarks.train import Experiment
 from dispatch.journal.records import AnyRecord, SetChosen, StepDone, StepFigures
-from infra.base.errors import ConfigError
+from infra.base.errors import ConfigError, FreshetError
 from tests.end_to_end.processes import run
 from tests.infra.run.allowed import NEEDED, can_make_namespaces
 
@@ -90,6 +90,17 @@ def test_a_choice_has_followed_when_steps_take_as_long_as_they_do_in_the_end() -
     shown = console.export_text()
     assert "link of worker 0 at 0.02 Gbit/s" in shown
     assert "29 steps" in shown
+
+
+def test_changes_that_happen_at_once_have_a_step_each() -> None:
+    figures = {step: done(step, 0.01).figures for step in range(1, 11)}
+    known = {step: each for step, each in figures.items() if each is not None}
+    assert first_steps(known, [103.5, 107.0]) == [1, 4, 8]
+    assert first_steps(known, [103.5, 103.6, 103.7]) == [1, 4, 5, 6]
+    assert first_steps(known, [50.0]) == [1, 2]
+    assert first_steps(known, [109.5, 110.5, 110.6]) == [1, 8, 9, 10]
+    with pytest.raises(FreshetError, match="2 steps were trained while 2 changes happened"):
+        first_steps({step: known[step] for step in (1, 2)}, [101.5, 101.6])
 
 
 def test_a_throttled_process_runs_that_share_of_the_time_and_then_all_of_it() -> None:
