@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import GROWTH, NO_ROWS, Index
+from infra.base.distinct import number_keys
 from infra.base.errors import FreshetError
 from infra.base.run_folder import read_endpoint
 from infra.chaos.main import ChaosJob, SupervisedRun, running
@@ -142,7 +143,7 @@ def _fill_dispatcher(keys: int, workers: int, _rows: RowConfig) -> object:
     index = Index()
     directory = Directory(np.full(workers, 1024, np.int64), "emark", 1)
     for block in _key_blocks(keys):
-        directory.look_up(index.resolve(block.reshape(-1, 1)))
+        directory.look_up(index.resolve(number_keys(block.reshape(-1, 1))))
     return index, directory
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from benchmarks.clicks import made_up_samples, read_samples, write_topic
 from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Summary
+from infra.base.distinct import number_keys
 from infra.base.process import Stop
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
@@ -99,7 +100,7 @@ def _time_plain(settings: Settings, samples: int) -> float:
     index = Index()
     times = []
     for batch in _batches(settings, samples):
-        rows = index.resolve(batch.keys_BF)
+        rows = index.resolve(number_keys(batch.keys_BF))
         rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF])
         dense_BN = torch.from_numpy(batch.dense_BN.copy())
         labels_B = torch.from_numpy(batch.labels_B.copy())

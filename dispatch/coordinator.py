@@ -320,7 +320,7 @@ class Coordinator:
         decider.write_behind(self.checkpointing.is_near)
         decision = decider.decide(
             step=self.intake.step + 1,
-            keys_BF=batch.samples.keys_BF,
+            keys=batch.keys,
             budget_seconds=feedback.budget_seconds,
             late_seconds=feedback.late_seconds,
             forget_before=self.training.expiry.forget_before(self.intake.step + 1, self.intake.newest_event_seconds),

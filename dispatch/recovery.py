@@ -208,7 +208,7 @@ def train_again(coordinator: Coordinator, decider: Decider, recorded: StepDecide
         return
     decision = decider.repeat(
         step=recorded.step,
-        keys_BF=batch.samples.keys_BF,
+        keys=batch.keys,
         worker_B=recorded.assignment_B(),
         sole=recorded.sole,
         hot=recorded.hot_rows(),

@@ -310,6 +310,8 @@ class ShardClient:
 
     def _segments(self, *lists: _Numbers) -> Iterator[tuple[int, list[slice]]]:
         """For each shard that has rows: the slice of each list that belongs to it."""
+        if not any(rows.size for rows in lists):
+            return
         shards = len(self._sockets)
         ends = [np.searchsorted(rows % shards, np.arange(shards + 1)).tolist() for rows in lists]
         for shard in range(shards):

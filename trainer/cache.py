@@ -23,10 +23,15 @@ class RowCache:
         self.values_CW = torch.zeros(slots, shape.value, dtype=dtype, device=device)
         self.state_CS = torch.zeros(slots, shape.state, dtype=dtype, device=device)
         self._part_state = shape.part - shape.value
+        self._part = shape.part
+        self._total = shape.total
+        self._float = self.values_CW.new_empty(0, device="cpu").numpy().dtype
         self._device = device
 
     def take_full(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
         """[value | state] of the slots, as a fresh array that a message may keep."""
+        if not slots_K.size:
+            return np.empty((0, self._total), self._float)
         index_K = self.index(slots_K)
         pair = (self.values_CW.index_select(0, index_K), self.state_CS.index_select(0, index_K))
         rows_KT: NDArray[Any] = torch.cat(pair, 1).cpu().numpy()
@@ -34,6 +39,8 @@ class RowCache:
 
     def take_parts(self, slots_K: NDArray[np.int32]) -> NDArray[Any]:
         """Parts of split rows: gradients and, if rows can be pruned, uses and weight; a fresh array."""
+        if not slots_K.size:
+            return np.empty((0, self._part), self._float)
         index_K = self.index(slots_K)
         parts = self.values_CW.index_select(0, index_K)
         if self._part_state:
@@ -50,6 +57,8 @@ class RowCache:
 
     def put_full(self, slots_K: NDArray[np.int32], rows_KT: NDArray[Any]) -> None:
         """Writes [value | state] rows into the slots."""
+        if not slots_K.size:
+            return
         index_K = self.index(slots_K)
         tensor_KT = self.tensor(rows_KT)
         width = self.values_CW.shape[1]
@@ -58,12 +67,22 @@ class RowCache:
 
     def put_values(self, slots_K: NDArray[np.int32], values_KW: NDArray[Any]) -> None:
         """Writes values into the slots and leaves their state unchanged: nobody will use it."""
-        self.values_CW.index_copy_(0, self.index(slots_K), self.tensor(values_KW))
+        if slots_K.size:
+            self.values_CW.index_copy_(0, self.index(slots_K), self.tensor(values_KW))
 
     def index(self, slots_K: NDArray[np.int32]) -> Tensor:
         """Slots, or positions, in the form that torch requires."""
-        return torch.from_numpy(slots_K.astype(np.int64)).to(self._device)
+        if self._device.type == "cuda":
+            return self._upload(slots_K, torch.int32).to(torch.int64)
+        return torch.from_numpy(slots_K.astype(np.int64))
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """A received array on the cache's device, without a copy if torch can use it in place."""
-        return torch.from_numpy(np.require(array, requirements="W")).to(self._device)
+        received = torch.from_numpy(np.require(array, requirements="W"))
+        return self._upload(array, received.dtype) if self._device.type == "cuda" else received
+
+    def _upload(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
+        """Copies an array to the GPU without waiting for it: only memory that is page-locked can be copied so."""
+        staged = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+        np.copyto(staged.numpy(), array)
+        return staged.to(self._device, non_blocking=True)

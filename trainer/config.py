@@ -53,6 +53,8 @@ class TrainerConfig(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the cache and the model; auto: CUDA if there is a GPU."""
+    graphs: bool = True
+    """Whether forward and backward are captured as CUDA graphs, which launch all kernels at once; same results."""
     threads: int = Field(default=0, ge=0)
     """Torch threads on the CPU; 0: an equal share of the cores under 'freshet up', otherwise torch's own choice."""
     shared_cores: int = Field(default=0, ge=0)

@@ -46,13 +46,18 @@ from trainer.dense import Dense
 from trainer.errors import DeviceMissing
 from trainer.job import WorkerJob
 from trainer.models.registry import build_model
+from trainer.passes import Graphs, MicroBatch, Pass, fetch
 from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
-from trainer.rows import RowOptimizer, float_type, kept_mask, look_up
+from trainer.rows import RowOptimizer, float_type, kept_mask
 from trainer.transfers import Transfers
 
 
 def _nothing() -> None:
     return None
+
+
+def _no_logits() -> NDArray[np.float32]:
+    return NO_F32
 
 
 Upcoming = Callable[[], tuple[Order, OrderArrays] | None]
@@ -61,21 +66,14 @@ Upcoming = Callable[[], tuple[Order, OrderArrays] | None]
 
 @dataclass
 class Gathered:
-    """The rows that one micro-batch uses: a copy from the cache, and the leaf tensors that receive its gradients."""
+    """The rows that a step uses: a copy from the cache, and their gradients."""
 
     slots_U: Tensor
     values_UW: Tensor
-    embeddings_UD: Tensor
-    wide_U1: Tensor | None
+    gradients_UW: Tensor | None = None
+    """None: no sample of this worker uses them."""
     uses_U: Tensor | None = None
     """How often the samples use each row, if rows can be pruned."""
-
-    def gradients_UW(self) -> Tensor:  # noqa: N802 (shape letters)
-        assert self.embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
-        if self.wide_U1 is None:
-            return self.embeddings_UD.grad
-        assert self.wide_U1.grad is not None, "the wide weights took no part in the forward pass"
-        return torch.cat([self.embeddings_UD.grad, self.wide_U1.grad], 1)
 
 
 class Worker:
@@ -198,7 +196,10 @@ class Worker:
             dtype=self._dtype,
             device=self.device,
         )
-        return Dense(self.model, job.model)
+        dense = Dense(self.model, job.model)
+        is_captured = self.device.type == "cuda" and job.trainer.graphs
+        self._graphs = Graphs(self.model, dense, job.rows.dim) if is_captured else None
+        return dense
 
     def _keep_columns(self, kept: KeptColumns) -> None:
         """Notes which embedding columns rows have kept; shards send the others as zeros."""
@@ -223,21 +224,14 @@ class Worker:
             torch.set_num_threads(threads)
 
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
-        logits = NO_F32
         gathered = None
+        fetched = _no_logits
         self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
         if order.samples and gathered is not None:
-            logits_b = self._forward(order, work, gathered)
-            logits = logits_b.detach().to(torch.float32).cpu().numpy()
-            reach("forward", order.step)
-            watch.lap("forward")
-            self._look_ahead(order, upcoming, watch)
-            self._backward(order, work, logits_b)
-            reach("backward", order.step)
-            watch.lap("backward")
+            fetched = self._compute(order, work, gathered, watch, upcoming)
         if order.batch:
             finish = self._start_dense(order)
             self._look_ahead(order, upcoming, watch)
@@ -245,7 +239,28 @@ class Worker:
                 self._update_rows(order, gathered, watch)
             finish()
             watch.lap("reduce")
+        logits = fetched()
+        watch.lap("backward")  # a GPU may still be computing
         return logits
+
+    def _compute(
+        self, order: Order, work: OrderArrays, gathered: Gathered, watch: "Stopwatch", upcoming: Upcoming
+    ) -> Callable[[], NDArray[np.float32]]:
+        """Computes the gradients of a micro-batch; returns what waits for its logits."""
+        micro = self._micro_batch(order, work, gathered.values_UW)
+        if self._shape.chunks:
+            used = micro.positions_bF.view(-1)
+            gathered.uses_U = torch.bincount(used, minlength=len(gathered.slots_U)).to(self._dtype)
+        graph = None if self._graphs is None else self._graphs.find(micro)
+        computed = Pass(self.model, self._shape.dim, micro) if graph is None else graph.run(micro)
+        fetched = fetch(computed.logits_b)
+        reach("forward", order.step)
+        watch.lap("forward")
+        self._look_ahead(order, upcoming, watch)
+        gathered.gradients_UW = computed.backward()
+        reach("backward", order.step)
+        watch.lap("backward")
+        return fetched
 
     def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch") -> None:
         """Begins the early transfers of the next order, if it has arrived and belongs to the next step.
@@ -277,29 +292,24 @@ class Worker:
 
     def _gather(self, work: OrderArrays) -> Gathered:
         slots_U = self.cache.index(work.used_slots)
-        values_UW = self.cache.values_CW.index_select(0, slots_U)
-        dim = self._shape.dim
-        wide_U1 = values_UW[:, dim:].detach().requires_grad_() if self._shape.wide else None
-        return Gathered(slots_U, values_UW, values_UW[:, :dim].detach().requires_grad_(), wide_U1)
+        return Gathered(slots_U, self.cache.values_CW.index_select(0, slots_U))
 
-    def _forward(self, order: Order, work: OrderArrays, gathered: Gathered) -> Tensor:
-        positions_bF = self.cache.index(work.positions).view(order.samples, self._fields)
-        if self._shape.chunks:
-            rows = len(gathered.slots_U)
-            gathered.uses_U = torch.bincount(positions_bF.view(-1), minlength=rows).to(self._dtype)
+    def _micro_batch(self, order: Order, work: OrderArrays, values_UW: Tensor) -> MicroBatch:
         # a copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere
         dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
-        wide_bF = None if gathered.wide_U1 is None else look_up(gathered.wide_U1, positions_bF).squeeze(-1)
-        return self.model(look_up(gathered.embeddings_UD, positions_bF), wide_bF, dense_bN)
-
-    def _backward(self, order: Order, work: OrderArrays, logits_b: Tensor) -> None:
-        labels_b = self.cache.tensor(work.labels).to(self._dtype)
-        summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
-        torch.autograd.backward(summed / order.batch)
+        return MicroBatch(
+            values_UW=values_UW,
+            positions_bF=self.cache.index(work.positions).view(order.samples, self._fields),
+            dense_bN=dense_bN,
+            labels_b=self.cache.tensor(work.labels).to(self._dtype),
+            batch=order.batch,
+        )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:
         """Updates rows of this worker while the gradients of replicated rows are being summed; then updates those."""
-        gradients_UW = gathered.gradients_UW() if order.samples else torch.zeros_like(gathered.values_UW)
+        gradients_UW = gathered.gradients_UW
+        if gradients_UW is None:
+            gradients_UW = torch.zeros_like(gathered.values_UW)
         if self._is_kept_W is not None:
             gradients_UW = gradients_UW * self._is_kept_W
         ordinary = len(gradients_UW) - order.replicated

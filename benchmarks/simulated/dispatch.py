@@ -24,6 +24,7 @@ from dispatch.placement.policies.spec import Spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from dispatch.placement.rows.plan import Traffic
+from infra.base.distinct import number_keys
 from infra.base.errors import ConfigError
 
 SEED = 0
@@ -117,7 +118,7 @@ def make_directory(workload: Workload, spec: Spec) -> Directory:
 
 def decide(decider: Decider, workload: Workload, step: int, keys_BF: NDArray[np.uint64]) -> Decision:
     try:
-        return decider.decide(step + 1, keys_BF)
+        return decider.decide(step + 1, number_keys(keys_BF))
     except CacheTooSmall as error:
         raise ConfigError(
             f"caches of {workload.cache_rows} rows are too small in step {step + 1}; {error}, here with --cache-ratio, "

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I32, I64, U8, U64
+from dispatch.placement.arrays import F64, I32, I64, U8
 from dispatch.placement.assign.choices import Backend
 from dispatch.placement.assign.situation import Assignment, Policy, Situation
 from dispatch.placement.assign.worth import Worth, weigh
@@ -31,6 +31,7 @@ from dispatch.placement.rows.hot import Profile
 from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
+from infra.base.distinct import BatchKeys, number_keys
 from infra.base.errors import ConfigError
 
 RECENT_STEPS = 8
@@ -127,7 +128,7 @@ class Decider:
     def decide(
         self,
         step: int,
-        keys_BF: U64,
+        keys: BatchKeys,
         budget_seconds: float | None = None,
         late_seconds: float = float("inf"),
         forget_before: int = 0,
@@ -138,10 +139,10 @@ class Decider:
         """
         began = perf_counter()
         cpu_began = thread_time()
-        samples, fields = keys_BF.shape
+        samples, fields = keys.local_BF.shape
         forgotten = self._forget(forget_before)
-        keys_BF, admitted = self._admit(step, keys_BF)
-        rows = self._index.resolve(keys_BF)
+        keys, admitted = self._admit(step, keys)
+        rows = self._index.resolve(keys)
         chunked, bare = self._give_chunks(rows)
         hot = self._choose_hot_set(rows)
         # the least of the latest steps, so that one slow step does not make decisions worse
@@ -190,7 +191,7 @@ class Decider:
     def repeat(
         self,
         step: int,
-        keys_BF: U64,
+        keys: BatchKeys,
         worker_B: I32,
         sole: int | None = None,
         hot: I64 | None = None,
@@ -205,8 +206,9 @@ class Decider:
         forgotten = self._forget(forget_before)
         if admitted is not None:
             assert self._admission is not None, "a step that admitted keys is repeated without a key for rare ones"
-            keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), admitted)
-        rows = self._index.resolve(keys_BF)
+            keys_BF = keys.matrix
+            keys = number_keys(self._admission.repeat(keys_BF, self._index.knows(keys_BF), admitted))
+        rows = self._index.resolve(keys)
         _, bare = self._give_chunks(rows, _new_rows(rows).size if chunked is None else chunked)
         if hot is not None:
             self._directory.replicate(hot)
@@ -285,11 +287,13 @@ class Decider:
             self._profile.forget(forgotten)
         return forgotten
 
-    def _admit(self, step: int, keys_BF: U64) -> tuple[U64, bytes | None]:
+    def _admit(self, step: int, keys: BatchKeys) -> tuple[BatchKeys, bytes | None]:
         """The keys whose rows the samples use, and which of the unknown ones were admitted; None: all."""
         if self._admission is None or not self._admission.terms.is_needed:
-            return keys_BF, None
-        return self._admission.admit(step, keys_BF, self._index.knows(keys_BF))
+            return keys, None
+        keys_BF = keys.matrix
+        admitted_BF, admitted = self._admission.admit(step, keys_BF, self._index.knows(keys_BF))
+        return (keys if admitted_BF is keys_BF else number_keys(admitted_BF)), admitted
 
     def _give_chunks(self, rows: BatchRows, chunked: int | None = None) -> tuple[int | None, I64]:
         """How many of a batch's new rows get chunks, None if all do; and those that get none. chunked: as recorded."""
@@ -392,7 +396,7 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
     for step, share in ((1, 1.0), (2, 0.5), (3, 0.0), (COMPARED_STEPS, 1.0)):
         decider.alpha = share * spec.needs.alpha
         keys_BF = (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2)
-        decider.decide(step, keys_BF, forget_before=max(0, step - 3))
+        decider.decide(step, number_keys(keys_BF), forget_before=max(0, step - 3))
     decider.flush()
     if chunks:
         decider.reshape(np.arange(2), np.zeros(2, np.uint8))

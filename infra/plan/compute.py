@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 from infra.run.figures import count
 from infra.run.settings import Settings, threads_of
 from ingest.samples import Samples
@@ -91,7 +92,7 @@ class _Loop:
 
     def time(self, part: Samples) -> float:
         """Seconds of one step on these samples, without creating rows that are seen for the first time."""
-        rows = self._index.resolve(np.ascontiguousarray(part.keys_BF))
+        rows = self._index.resolve(number_keys(np.ascontiguousarray(part.keys_BF)))
         self._reference.grow(np.ascontiguousarray(rows.new_keys))
         rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(self._device)
         floats = (torch.from_numpy(array.copy()) for array in (part.dense_BN, part.labels_B))

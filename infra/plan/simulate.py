@@ -26,6 +26,7 @@ from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from dispatch.placement.rows.plan import Moves, WorkerPlan
 from dispatch.placement.traffic import ring_moved
+from infra.base.distinct import number_keys
 from infra.plan.compute import ComputeCurve
 from infra.plan.model import F64, PlannedParts
 
@@ -123,7 +124,7 @@ def simulate_set(
     decide_seconds = []
     began = perf_counter()
     for number, keys_BF in enumerate(job.keys):
-        decision = decider.decide(number + 1, keys_BF)
+        decision = decider.decide(number + 1, number_keys(keys_BF))
         steps.append(_load_of(job, decision, workers))
         decide_seconds.append(decision.seconds)
         _teach(decider, steps[-1], job, links_gbit)

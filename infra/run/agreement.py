@@ -135,6 +135,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "ps.chunk_rows",
         "ps.held_bytes",
         "trainer.device",
+        "trainer.graphs",
         "trainer.threads",
         "trainer.shared_cores",
         "trainer.shape_link",

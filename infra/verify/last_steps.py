@@ -15,6 +15,7 @@ from dispatch.journal.history import History
 from dispatch.journal.records import StepDecided
 from dispatch.placement.rows.admission import Admission, AdmissionTerms
 from dispatch.placement.rows.index import NO_ROWS, Index
+from infra.base.distinct import number_keys
 from infra.base.storage import Storage
 from infra.run.figures import count
 from infra.run.settings import Settings, read_stored
@@ -111,7 +112,7 @@ class KnownKeys:
             self._forget(step.forget_before)
         if step.admitted is not None:
             keys_BF = self._admission.repeat(keys_BF, self._index.knows(keys_BF), step.admitted)
-        rows = self._index.resolve(keys_BF)
+        rows = self._index.resolve(number_keys(keys_BF))
         if self._index.count > self._steps_R.size:
             self._steps_R = np.concatenate((self._steps_R, np.zeros(self._index.count, np.int64)))
         self._steps_R[rows.rows_U] = step.step

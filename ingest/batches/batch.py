@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from infra.base.distinct import BatchKeys, number_keys
 from ingest.batches.counting import count_present
 from ingest.codec.decoder import Decoded, Reject
 from ingest.letters.letter import DeadLetter
@@ -20,6 +21,8 @@ class Batch:
 
     ranges: tuple[Range, ...]
     samples: Samples
+    keys: BatchKeys
+    """The keys of the samples, each distinct one once."""
     dead_letters: tuple[DeadLetter, ...]
     present_S: NDArray[np.int64]
     """Samples that have a value, per field of the schema."""
@@ -48,7 +51,8 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
     joined = join_samples(samples) if samples else no_samples(schema.fields, schema.dense)
     arrived = [decoded.arrived_B for _, decoded in parts if len(decoded)]
     arrived_B = np.concatenate(arrived) if arrived else np.empty(0, np.int64)
-    return Batch(tuple(r for r, _ in parts), joined, letters, count_present(joined, schema), arrived_B)
+    present_S = count_present(joined, schema)
+    return Batch(tuple(r for r, _ in parts), joined, number_keys(joined.keys_BF), letters, present_S, arrived_B)
 
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:

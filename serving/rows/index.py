@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.placement.rows.hashing import EMPTY, find, home, remove
+from infra.base.hashing import EMPTY, find, home, remove
 from infra.base.kernels import kernel
 from ps.keys import FREE
 

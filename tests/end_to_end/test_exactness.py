@@ -26,6 +26,7 @@ from dispatch.placement.traffic import ring_moved
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.prequential import Prequential
 from dispatch.training import Training
+from infra.base.distinct import number_keys
 from infra.base.link import Link
 from ps.config import RowConfig
 from ps.phases import EARLY, EVICT, FLUSH, TRAIN
@@ -321,7 +322,7 @@ def replay(plan: Plan, result: Result) -> tuple[Directory, list[RoundPlan]]:
     share = plan.rows.shape().value_share
     decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, costs, value_share=share)
     steps = zip(result.manifests, batches(plan, result.manifests), strict=True)
-    decided = [decider.decide(manifest.step, samples.keys_BF).plan for manifest, samples in steps]
+    decided = [decider.decide(manifest.step, number_keys(samples.keys_BF)).plan for manifest, samples in steps]
     return directory, [*decided, decider.flush()]
 
 
@@ -390,7 +391,7 @@ def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic, poli
     result = train(plan)
     index, expected = Index(), np.zeros(len(result.last_steps_R), np.int64)
     for manifest, samples in zip(result.manifests, batches(plan, result.manifests), strict=True):
-        expected[index.resolve(samples.keys_BF).rows_U] = manifest.step
+        expected[index.resolve(number_keys(samples.keys_BF)).rows_U] = manifest.step
     np.testing.assert_array_equal(result.last_steps_R, expected)
 
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatch.job import Publishing
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
 from infra.kafka.broker import free_port
@@ -47,11 +48,11 @@ def test_what_is_served_is_what_was_trained(write_topic: WriteTopic, workers: in
 
     index, trained = Index(), batches(plan, result.manifests)
     for samples in trained:
-        index.resolve(samples.keys_BF)
+        index.resolve(number_keys(samples.keys_BF))
     probe = replace(trained[-1], keys_BF=trained[-1].keys_BF.copy())
     unknown = np.arange(3 * schema.fields, dtype=np.uint64).reshape(3, -1)
     probe.keys_BF[:3] = unknown
-    rows_BF = index.resolve(probe.keys_BF[3:])
+    rows_BF = index.resolve(number_keys(probe.keys_BF[3:]))
     start = start_rows(plan.scaled_rows, SEED, unknown.reshape(-1)).reshape(3, schema.fields, -1)
     values = np.concatenate([start, result.rows_RT[rows_BF.rows_U[rows_BF.local_BF]]])[..., :9]
     module = build_model(model, schema.fields, 8, schema.dense, SEED, torch.float32, torch.device("cpu"))

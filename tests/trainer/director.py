@@ -183,9 +183,18 @@ def _slots(slots: dict[int, int]) -> NDArray[np.int32]:
 
 @contextmanager
 def directed(
-    rows: RowConfig, model: ModelConfig, workers: int, shards: int = 2, device: Device = "cpu", shared_cores: int = 0
+    rows: RowConfig,
+    model: ModelConfig,
+    workers: int,
+    shards: int = 2,
+    device: Device = "cpu",
+    shared_cores: int = 0,
+    graphs: bool = False,
 ) -> Iterator[Director]:
-    """Workers whose first generation has begun."""
+    """Workers whose first generation has begun.
+
+    graphs: only for one worker; others are threads of the same process, and what they do on the GPU disturbs a capture.
+    """
     with stage(rows, shards, workers) as staged:
         job = WorkerJob(
             name="worker",
@@ -196,7 +205,11 @@ def directed(
             rows=rows,
             model=model,
             trainer=TrainerConfig(
-                device=device, shared_cores=shared_cores, reduce_timeout_seconds=30, pull_timeout_seconds=30
+                device=device,
+                graphs=graphs,
+                shared_cores=shared_cores,
+                reduce_timeout_seconds=30,
+                pull_timeout_seconds=30,
             ),
             fields=FIELDS,
             dense=DENSE,

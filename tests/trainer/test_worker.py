@@ -210,6 +210,19 @@ def test_same_run_twice_on_cuda_is_equal_bit_for_bit() -> None:
     assert all(np.array_equal(first, second) for first, second in zip(*results, strict=True))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_worker_with_graphs_equals_the_plain_loop_and_has_the_bits_of_one_without() -> None:
+    results = []
+    for graphs in (True, False):
+        with directed(configured(), MODEL, workers=1, device="cuda", graphs=graphs) as director:
+            trained(director)
+            rows = director.flushed_rows()
+            compared(director, rows, configured())
+            results.append([rows, *weights(director.workers[0]).values()])
+    assert all(np.array_equal(first, second) for first, second in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize(("sharing", "threads"), [(1, 8), (2, 4), (3, 2), (8, 2)])
 def test_workers_with_samples_share_the_cores_of_those_without(sharing: int, threads: int) -> None:
     assert threads_among(sharing, TrainerConfig(threads=2, shared_cores=8)) == threads

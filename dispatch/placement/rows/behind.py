@@ -19,10 +19,10 @@ import numpy as np
 from dispatch.placement.arrays import I32, I64
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.moves import MOVE_WORKER, OWNED_BEHIND, PULLS_COUNT, RoundMoves, push
 from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, is_holder, set_state, state_of, step_of
 from dispatch.placement.rows.uses import Uses
+from infra.base.hashing import EMPTY
 from infra.base.kernels import kernel
 
 FIRST = 0

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dispatch.placement.arrays import I32, I64, Bool
-from dispatch.placement.rows.hashing import EMPTY, find, home, remove, vacancy
+from infra.base.hashing import EMPTY, find, home, remove, vacancy
 from infra.base.kernels import kernel
 
 ROW = 0

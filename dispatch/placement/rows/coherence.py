@@ -9,7 +9,6 @@ import numpy as np
 from dispatch.placement.arrays import I32, I64, U8, U64
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.holders import held, is_same, is_single, lowest_bit, worker_of
 from dispatch.placement.rows.moves import (
     OWNED_EVICT,
@@ -42,6 +41,7 @@ from dispatch.placement.rows.states import (
     step_of,
 )
 from dispatch.placement.rows.uses import Uses
+from infra.base.hashing import EMPTY
 from infra.base.kernels import kernel
 from ps.keys import FREE
 

@@ -12,6 +12,8 @@ in the simulator and in tests. For each step it says exactly which worker pushes
 
 Between 2 and 3, within a budget, owners push rows that nobody needs yet (dispatch/placement/rows/behind.py).
 
+The plan of a step does not depend on 3, so 3 is done while the plan is on its way (dispatch/placement/rows/rest.py).
+
 Transfers of rows that the step before did not train are marked as early (dispatch/placement/rows/plan.py).
 
 Rows of a hot set, if there is one, are replicated instead (dispatch/placement/rows/replicas.py) and take no part in
@@ -42,16 +44,17 @@ from dispatch.placement.rows.coherence import (
     push_trained,
     synchronise,
 )
-from dispatch.placement.rows.hashing import EMPTY
 from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
 from dispatch.placement.rows.index import GROWTH, BatchRows
 from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, empty_moves
 from dispatch.placement.rows.plan import RoundPlan, make_round
 from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
+from dispatch.placement.rows.rest import LeftOver
 from dispatch.placement.rows.states import (
     CLEAN,
     REPLICATED,
     STATE_MASK,
+    RowStates,
     clean_states,
     empty_states,
     gather,
@@ -60,13 +63,15 @@ from dispatch.placement.rows.states import (
     set_masks,
     trained_states,
 )
-from dispatch.placement.rows.uses import Uses, make_uses, users_of
+from dispatch.placement.rows.uses import Uses, make_uses
+from infra.base.hashing import EMPTY
 
 Synchronisation = Literal["on_demand", "full"]
 """Whether an update is pushed when another worker needs the row, or always in the step after it."""
 
 
 NOTHING_UNDER_WAY = 1 << 62
+NO_HOLDERS = np.empty((0, 1), np.uint64)
 
 
 class Forgotten(NamedTuple):
@@ -100,16 +105,29 @@ class Directory:
         self._caches = cache.empty_caches(cache_rows_n)
         self._caches.capacity_n[:] -= replicas
         self._replicas = Replicas(cache_rows_n, replicas)
-        self._rows = empty_states(1024, words_for(self.workers))
+        self._rest = LeftOver()
+        """What the last plan left to do; only ``_rows`` and ``_behind`` depend on it, and wait for it."""
+        self._states = empty_states(1024, words_for(self.workers))
         self._synchronisation = synchronisation
         # under full synchronisation every row has been pushed before it could be written behind
-        self._behind = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
+        self._idle_lists = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
         self._trained = np.empty(0, np.int64)
         """Rows whose updates the next step pushes in any case."""
         self._late_from = NOTHING_UNDER_WAY
         """The last step; transfers of rows that it trains have to wait for it."""
         self._sizes_M: F64 | None = None
         """Size of a row by its mask; None: all rows are whole."""
+
+    @property
+    def _rows(self) -> RowStates:
+        """What is known of every row."""
+        self._rest.wait()
+        return self._states
+
+    @property
+    def _behind(self) -> WriteBehind:
+        self._rest.wait()
+        return self._idle_lists
 
     def write_behind(self, is_due: bool) -> None:
         """Sets whether owners push rows ahead of a flush from now on; by default they do."""
@@ -146,7 +164,7 @@ class Directory:
         assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
         assert not is_any_unwritten(old._rows), "rows have not been written back"
         assert old._replicas.is_written_back, "replicas have not been written back"
-        self._rows = clean_states(old._rows, words_for(self.workers))
+        self._states = clean_states(old._rows, words_for(self.workers))
         sizes = self._replicas.cache_rows_n
         old_sizes = old._replicas.cache_rows_n
         keeps = [False] * self.workers
@@ -161,7 +179,7 @@ class Directory:
         """Takes over when each row was last trained and, if rows have chunks, their masks, from a checkpoint, before
         the first step.
         """
-        self._rows = trained_states(last_steps_R, words_for(self.workers), masks_R)
+        self._states = trained_states(last_steps_R, words_for(self.workers), masks_R)
 
     def forget(self, keys_R: U64, before: int) -> Forgotten:
         """Forgets the rows with a key that were last trained before a step.
@@ -211,31 +229,38 @@ class Directory:
     def plan(self, step: int, batch: BatchRows, assignment_B: I32) -> RoundPlan:
         """Decides everything that moves in this step, and assumes that the step will be done."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
-        users_UQ = users_of(batch.local_BF, assignment_B, batch.rows_U.size, self._rows.shape[1] - 1)
-        uses = make_uses(self.workers, batch.local_BF, assignment_B, users_UQ)
+        uses, users_UQ = make_uses(self.workers, batch.local_BF, assignment_B, batch.rows_U.size)
         reduction = None
         if self._replicas.rows_H.size:
             uses, reduction = self._replicas.take_out(batch.rows_U, uses)
         self._check_room(uses)
-        entering = self._replicas.entering
-        pushed = np.concatenate((self._trained, entering, batch.rows_U))
-        pulls = uses.local.size + entering.size * self.workers
-        moves = empty_moves(pushed, self._rows, pulls, self._behind.most(pulls))
-        if self._trained.size:
-            push_trained(self._trained, self._rows, self._caches, moves)
-        if entering.size:
-            self._enter(entering, moves)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
+        entering = self._replicas.entering
+        first = np.concatenate((self._trained, entering))
+        pulls = uses.local.size + entering.size * self.workers
+        holders_PQ = np.concatenate((self._rows[first, 1:], holders_UQ)) if first.size else holders_UQ
+        moves = empty_moves(holders_PQ, pulls, self._behind.most(pulls))
+        if first.size:
+            push_trained(self._trained, self._rows, self._caches, moves)
+            if entering.size:
+                self._enter(entering, moves)
+            state_U, holders_UQ = gather(self._rows, batch.rows_U)
         synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
         now = step & 0x7FFFFFFF
         slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, moves)
         self._behind.push(self._rows, self._caches, moves, self._late_from, now)
-        self._behind.note(uses, slots)
         decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from, self._sizes_M)
         self._late_from = step
-        advance(step, batch.rows_U, users_UQ, self._rows)
+        rows, behind = self._rows, self._behind
+
+        def conclude() -> None:
+            behind.note(uses, slots)
+            advance(step, batch.rows_U, users_UQ, rows)
+            if reduction is not None:
+                set_replicated(reduction.rows_R, rows)
+
+        self._rest.leave(conclude, batch.rows_U.size)
         if reduction is not None:
-            set_replicated(reduction.rows_R, self._rows)
             decided = self._replicas.add_to(decided, reduction)
         if self._synchronisation == "full":
             self._trained = batch.rows_U if reduction is None else batch.rows_U[reduction.position_U == COLD]
@@ -243,7 +268,7 @@ class Directory:
 
     def flush(self) -> RoundPlan:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
-        moves = empty_moves(np.empty(0, np.int64), self._rows, self._caches.is_outdated_nC.size)
+        moves = empty_moves(NO_HOLDERS, self._caches.is_outdated_nC.size)
         flush(self._rows, self._caches, moves)
         self._behind.forget()
         add_pushes(moves, self._replicas.write_back(OWNED_FLUSH))
@@ -277,7 +302,7 @@ class Directory:
         if rows > known:
             larger = empty_states(max(rows, int(known * GROWTH)), columns - 1)
             larger[:known] = self._rows
-            self._rows = larger
+            self._states = larger
 
     def _check_room(self, uses: Uses) -> None:
         for worker, used in enumerate(np.diff(uses.local_starts).tolist()):

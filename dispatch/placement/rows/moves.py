@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import I64
-from dispatch.placement.rows.states import RowStates
+from dispatch.placement.arrays import I64, U64
 from infra.base.kernels import kernel
 
 OWNED_UPDATE = 0
@@ -21,6 +20,7 @@ KINDS = 7
 WITH_STATE = 0
 """Kinds of pull."""
 VALUE_ONLY = 1
+PULL_KINDS = 2
 
 MOVE_WORKER = 0
 """Columns of a move."""
@@ -49,16 +49,16 @@ class RoundMoves(NamedTuple):
     """How many pushes, pulls and settled rows have been written."""
 
 
-def empty_moves(rows_U: I64, rows: RowStates, uses: int, behind: int = 0) -> RoundMoves:
-    """Room for the worst case: every holder of a batch row pushes, and every use evicts something.
+def empty_moves(holders_UQ: U64, uses: int, behind: int = 0) -> RoundMoves:
+    """Room for the worst case: every holder of these rows pushes, and every use evicts something.
 
     behind: most rows that are written behind.
     """
-    held = int(np.bitwise_count(rows[rows_U, 1:]).sum())
+    held = int(np.bitwise_count(holders_UQ).sum())
     return RoundMoves(
         pushes_4=np.empty((held + uses + behind, 4), np.int64),
         pulls_4=np.empty((uses, 4), np.int64),
-        settled_2=np.empty((rows_U.size + uses, 2), np.int64),
+        settled_2=np.empty((len(holders_UQ) + uses, 2), np.int64),
         counts=np.zeros(3, np.int64),
     )
 

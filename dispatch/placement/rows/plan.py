@@ -28,6 +28,7 @@ from dispatch.placement.rows.moves import (
     PART_EVICT,
     PART_FLUSH,
     PART_UPDATE,
+    PULL_KINDS,
     PULLS_COUNT,
     PUSHES_COUNT,
     SETTLED_COUNT,
@@ -373,13 +374,12 @@ def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tu
 
 
 def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
-    kind_of_push = pushes[:, MOVE_WORKER] * KINDS + pushes[:, MOVE_KIND]
-    pushes_nk = np.bincount(kind_of_push, minlength=KINDS * n).reshape(n, KINDS)
-    with_state = pulls[pulls[:, MOVE_KIND] == WITH_STATE]
+    pushes_nk = _count_kinds(pushes, n, KINDS)
+    pulls_nk = _count_kinds(pulls, n, PULL_KINDS)
     return Traffic(
         lookups=lookups,
-        miss_pull=np.bincount(pulls[:, MOVE_WORKER], minlength=n),
-        full_pull=np.bincount(with_state[:, MOVE_WORKER], minlength=n),
+        miss_pull=pulls_nk.sum(axis=1),
+        full_pull=pulls_nk[:, WITH_STATE],
         update_push=pushes_nk[:, OWNED_UPDATE] + pushes_nk[:, PART_UPDATE],
         update_owned=pushes_nk[:, OWNED_UPDATE],
         evict_push=pushes_nk[:, OWNED_EVICT] + pushes_nk[:, PART_EVICT],
@@ -388,6 +388,15 @@ def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
         flush_push=pushes_nk[:, OWNED_FLUSH] + pushes_nk[:, PART_FLUSH],
         owned_push=pushes_nk[:, OWNED_KINDS].sum(axis=1),
     )
+
+
+@kernel
+def _count_kinds(moves_4: I64, n: int, kinds: int) -> I64:
+    """How many moves of each kind each worker makes, [n, kinds]."""
+    counts_nk = np.zeros((n, kinds), np.int64)
+    for i in range(moves_4.shape[0]):
+        counts_nk[moves_4[i, MOVE_WORKER], moves_4[i, MOVE_KIND]] += 1
+    return counts_nk
 
 
 def _missing(n: int, pushes: I64, pulls: I64, missing_M: F64, rows: RowStates) -> PrunedMoves:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dispatch.placement.arrays import I32, I64, U64
-from dispatch.placement.rows.holders import bit_of, is_single, word_of
+from dispatch.placement.rows.holders import bit_of, is_single, word_of, words_for
 from infra.base.kernels import kernel
 
 
@@ -50,10 +50,32 @@ class Uses(NamedTuple):
         )
 
 
-def make_uses(n: int, local_BF: I32, assignment_B: I32, users_UQ: U64) -> Uses:
-    """The micro-batches of an assignment, and the distinct rows of each."""
+def make_uses(n: int, local_BF: I32, assignment_B: I32, distinct: int) -> tuple[Uses, U64]:
+    """The micro-batches of an assignment with the distinct rows of each; and who uses each row of the batch, [U, Q].
+
+    distinct: rows of the batch, all of which are used.
+    """
+    if assignment_B.size and (assignment_B == assignment_B[0]).all():
+        worker = int(assignment_B[0])
+        users_UQ = np.zeros((distinct, words_for(n)), np.uint64)
+        users_UQ[:, word_of(worker)] = bit_of(worker)
+        return _use_alone(n, local_BF, worker, distinct), users_UQ
     samples, starts = _by_worker(assignment_B, n)
-    return Uses(samples, starts, *_use_rows(local_BF, samples, starts, users_UQ))
+    users_UQ = np.zeros((distinct, words_for(n)), np.uint64)
+    return Uses(samples, starts, *_use_rows(local_BF, samples, starts, users_UQ)), users_UQ
+
+
+def _use_alone(n: int, local_BF: I32, worker: int, distinct: int) -> Uses:
+    """The uses of a worker that trains the whole batch: its rows are numbered as those of the batch are."""
+    is_after = np.arange(n + 1) > worker
+    return Uses(
+        samples=np.arange(local_BF.shape[0]),
+        sample_starts=local_BF.shape[0] * is_after,
+        local=np.arange(distinct, dtype=np.int32),
+        local_starts=distinct * is_after,
+        positions=local_BF.reshape(-1),
+        alone_n=distinct * (np.arange(n) == worker),
+    )
 
 
 @kernel
@@ -73,55 +95,70 @@ def _by_worker(assignment_B: I32, n: int) -> tuple[I64, I64]:
 
 @kernel
 def _use_rows(local_BF: I32, samples: I64, starts: I64, users_UQ: U64) -> tuple[I32, I64, I32, I64]:
-    """Distinct rows of each micro-batch, those that no other worker uses first; and each key's position among them."""
+    """Distinct rows of each micro-batch, those that no other worker uses first; and each key's position among them.
+
+    Adds the users of each row to ``users_UQ``.
+    """
     n = starts.size - 1
     fields = local_BF.shape[1]
-    distinct = users_UQ.shape[0]
-    is_alone = np.empty(distinct, np.bool_)
-    for u in range(distinct):
-        is_alone[u] = is_single(users_UQ, u)
     local = np.empty(samples.size * fields, np.int32)
     positions = np.empty(samples.size * fields, np.int32)
     local_starts = np.zeros(n + 1, np.int64)
-    alone_n = np.zeros(n, np.int64)
-    seen_by = np.full(distinct, -1, np.int32)
-    position = np.empty(distinct, np.int32)
-    shared = np.empty(distinct, np.int32)
     for worker in range(n):
+        mine = samples[starts[worker] : starts[worker + 1]]
+        part = positions[starts[worker] * fields : starts[worker + 1] * fields]
         first = local_starts[worker]
-        alone = 0
-        others = 0
-        for i in samples[starts[worker] : starts[worker + 1]]:
-            for f in range(fields):
-                u = local_BF[i, f]
-                if seen_by[u] != worker:
-                    seen_by[u] = worker
-                    if is_alone[u]:
-                        position[u] = alone
-                        local[first + alone] = u
-                        alone += 1
-                    else:
-                        position[u] = others
-                        shared[others] = u
-                        others += 1
-        local[first + alone : first + alone + others] = shared[:others]
-        local_starts[worker + 1], alone_n[worker] = first + alone + others, alone
-        at = starts[worker] * fields
-        for i in samples[starts[worker] : starts[worker + 1]]:
-            for f in range(fields):
-                u = local_BF[i, f]
-                positions[at] = position[u] if is_alone[u] else alone + position[u]
-                at += 1
+        local_starts[worker + 1] = first + _number_rows(worker, local_BF, mine, users_UQ, local[first:], part)
+    alone_n = np.zeros(n, np.int64)
+    for worker in range(n):
+        part = positions[starts[worker] * fields : starts[worker + 1] * fields]
+        alone_n[worker] = _put_alone_first(users_UQ, local[local_starts[worker] : local_starts[worker + 1]], part)
     return local[: local_starts[n]], local_starts, positions, alone_n
 
 
 @kernel
-def users_of(local_BF: I32, assignment_B: I32, distinct: int, words: int) -> U64:
-    """The workers that use each row of the batch, [U, Q]."""
-    users = np.zeros((distinct, words), np.uint64)
-    for i in range(local_BF.shape[0]):
-        word = word_of(assignment_B[i])
-        bit = bit_of(assignment_B[i])
-        for f in range(local_BF.shape[1]):
-            users[local_BF[i, f], word] |= bit
-    return users
+def _number_rows(worker: int, local_BF: I32, samples: I64, users_UQ: U64, local: I32, positions: I32) -> int:
+    """Lists the distinct rows of a worker's samples in order of first use; returns how many they are."""
+    position_U = np.full(users_UQ.shape[0], -1, np.int32)
+    word = word_of(worker)
+    bit = bit_of(worker)
+    count = 0
+    at = 0
+    for i in samples:
+        for u in local_BF[i]:
+            position = position_U[u]
+            if position < 0:
+                position = count
+                position_U[u] = position
+                local[count] = u
+                users_UQ[u, word] |= bit
+                count += 1
+            positions[at] = position
+            at += 1
+    return count
+
+
+@kernel
+def _put_alone_first(users_UQ: U64, local: I32, positions: I32) -> int:
+    """Moves the rows that no other worker uses before the others, in order; returns how many they are."""
+    is_alone = np.empty(local.size, np.bool_)
+    alone = 0
+    for k in range(local.size):
+        is_alone[k] = is_single(users_UQ, local[k])
+        alone += is_alone[k]
+    moved = np.empty(local.size, np.int32)
+    before = local.copy()
+    next_alone = 0
+    next_shared = alone
+    for k in range(local.size):
+        if is_alone[k]:
+            moved[k] = next_alone
+            next_alone += 1
+        else:
+            moved[k] = next_shared
+            next_shared += 1
+        local[moved[k]] = before[k]
+    if 0 < alone < local.size:
+        for at in range(positions.size):
+            positions[at] = moved[positions[at]]
+    return alone

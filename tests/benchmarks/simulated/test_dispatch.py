@@ -26,6 +26,7 @@ from dispatch.placement.policies.registry import build_policy
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 from infra.base.errors import ConfigError
 from infra.cli.main import app
 
@@ -43,7 +44,9 @@ def test_totals_are_those_of_the_directory_s_own_accounting() -> None:
     result = simulate(workload, "esd:1")
     directory = Directory(np.full(4, workload.cache_rows), "emark", 1)
     decider = Decider(Index(), directory, build_policy("esd:1", 0), Needs(), np.array([1.0, 1.0, 10.0, 10.0]))
-    plans = [decider.decide(t + 1, workload.keys_KF[64 * t : 64 * (t + 1)]).plan.traffic for t in range(10)][2:]
+    plans = [
+        decider.decide(t + 1, number_keys(workload.keys_KF[64 * t : 64 * (t + 1)])).plan.traffic for t in range(10)
+    ][2:]
     assert result.steps == 8
     assert result.miss_pull == sum(p.miss_pull for p in plans).tolist()  # type: ignore[union-attr]
     assert result.update_push == sum(p.update_push for p in plans).tolist()  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
+from infra.base.distinct import number_keys
 from infra.base.errors import ConfigError
 
 
@@ -42,16 +43,16 @@ def test_a_shortened_decision_says_so(spec: str, is_shortened: bool) -> None:
     policy = parsed.build(0, "cpu")
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, parsed.needs, np.ones(2))
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, budget_seconds=1e-9).is_shortened is is_shortened
-    assert not decider.decide(2, keys_BF).is_shortened
+    assert decider.decide(1, number_keys(keys_BF), budget_seconds=1e-9).is_shortened is is_shortened
+    assert not decider.decide(2, number_keys(keys_BF)).is_shortened
 
 
 def test_a_decision_that_takes_too_long_is_late() -> None:
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(1, keys_BF, late_seconds=1e-9).is_late
-    assert not decider.decide(2, keys_BF, budget_seconds=1e-9, late_seconds=60.0).is_late
-    assert not decider.decide(3, keys_BF).is_late
+    assert decider.decide(1, number_keys(keys_BF), late_seconds=1e-9).is_late
+    assert not decider.decide(2, number_keys(keys_BF), budget_seconds=1e-9, late_seconds=60.0).is_late
+    assert not decider.decide(3, number_keys(keys_BF)).is_late
 
 
 @pytest.mark.parametrize("costs", [[1.0, float("nan")], [1.0, 0.0], [1.0, float("inf")], [1.0], [1.0, -1.0]])
@@ -70,9 +71,9 @@ def test_alpha_may_change_between_two_decisions() -> None:
 
     directory = Directory(np.full(2, 64), "lru", 1)
     decider = Decider(Index(), directory, Watching(), parse_spec("esd:0.5").needs, np.ones(2))
-    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(2, 2)))
     decider.alpha = 0.25
-    decider.decide(2, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.decide(2, number_keys(np.arange(4, dtype=np.uint64).reshape(2, 2)))
     assert seen == [0.5, 0.25]
 
 
@@ -82,9 +83,9 @@ def test_every_sixteenth_decision_is_compared_with_heu_where_that_is_asked_for()
         Index(), Directory(np.full(2, 64), "lru", 1), parsed.build(0, "cpu"), parsed.needs, np.array([1.0, 3.0])
     )
     keys_BF = np.arange(32, dtype=np.uint64).reshape(8, 4)
-    assert decider.decide(16, keys_BF).worth is None
+    assert decider.decide(16, number_keys(keys_BF)).worth is None
     decider.compares = True
-    compared = {step: decider.decide(step, keys_BF + np.uint64(step)).worth for step in range(17, 49)}
+    compared = {step: decider.decide(step, number_keys(keys_BF + np.uint64(step))).worth for step in range(17, 49)}
     assert [step for step, worth in compared.items() if worth is not None] == [32, 48]
 
 
@@ -96,27 +97,32 @@ def test_comparing_changes_no_decision() -> None:
         decider = Decider(Index(), directory, parsed.build(0, "cpu"), parsed.needs, np.array([1.0, 3.0]))
         decider.compares = compares
         draw = np.random.default_rng(5)
-        made.append([decider.decide(step, draw.integers(0, 40, (8, 4), np.uint64)).assignment_B for step in range(40)])
+        made.append(
+            [
+                decider.decide(step, number_keys(draw.integers(0, 40, (8, 4), np.uint64))).assignment_B
+                for step in range(40)
+            ]
+        )
     assert np.array_equal(made[0], made[1])
 
 
 def test_processor_time_is_part_of_a_decisions_time() -> None:
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
-    assert decider.decide(1, np.arange(32, dtype=np.uint64).reshape(8, 4)).cpu_seconds > 0.0
+    assert decider.decide(1, number_keys(np.arange(32, dtype=np.uint64).reshape(8, 4))).cpu_seconds > 0.0
 
 
 def test_the_directory_knows_which_new_rows_got_chunks_and_the_pruner_what_was_forgotten() -> None:
     directory = Directory(np.full(2, 64), "lru", 1)
     pruner = Pruner(PruneTerms(2, budget=7))
     decider = Decider(Index(), directory, Joint(2, 0), Needs(), np.ones(2), pruner=pruner)
-    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(2, 2)))
     assert directory.masks(np.arange(4)).tolist() == [0b11, 0b11, 0b11, 0]
-    decider.repeat(2, np.array([[0, 4]], np.uint64), np.zeros(1, np.int32), chunked=1)
+    decider.repeat(2, number_keys(np.array([[0, 4]], np.uint64)), np.zeros(1, np.int32), chunked=1)
     assert (directory.masks(np.arange(5)).tolist(), pruner.state.live) == ([0b11, 0b11, 0b11, 0, 0b11], 8)
     decider.flush()
     decider.reshape(np.array([0, 3]), np.array([0b01, 0b10], np.uint8))
     # keys 1, 2 and 3 are forgotten, with five live chunks; three new rows of four get chunks
-    decision = decider.decide(3, np.array([[5, 6], [7, 8]], np.uint64), forget_before=2)
+    decision = decider.decide(3, number_keys(np.array([[5, 6], [7, 8]], np.uint64)), forget_before=2)
     assert decision.forgotten.tolist() == [1, 2, 3]
     assert (decision.chunked, decision.bare.size) == (2, 2)
     assert pruner.state.live == 8 - 5 + 4
@@ -126,7 +132,7 @@ def test_the_directory_knows_which_new_rows_got_chunks_and_the_pruner_what_was_f
 def test_rows_without_chunks_have_no_masks() -> None:
     directory = Directory(np.full(2, 64), "lru", 1)
     decider = Decider(Index(), directory, Joint(2, 0), Needs(), np.ones(2))
-    assert decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2)).bare.size == 0
+    assert decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(2, 2))).bare.size == 0
     assert not directory.masks(np.arange(4)).any()
 
 
@@ -142,10 +148,10 @@ def test_a_policy_sees_the_sizes_of_rows() -> None:
     sizes = np.array([0.2, 0.6, 0.6, 1.0])
     directory, pruner = Directory(np.full(2, 64), "lru", 1), Pruner(PruneTerms(2, budget=6))
     decider = Decider(Index(), directory, Watching(), Needs(), np.ones(2), pruner=pruner, sizes=sizes)
-    decider.decide(1, np.arange(4, dtype=np.uint64).reshape(2, 2))
+    decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(2, 2)))
     decider.flush()
     decider.reshape(np.array([0]), np.array([0b10], np.uint8))
-    plan = decider.decide(2, np.array([[0, 3], [1, 2]], np.uint64)).plan
+    plan = decider.decide(2, number_keys(np.array([[0, 3], [1, 2]], np.uint64))).plan
     assert seen == [[1.0, 1.0, 1.0, 0.2], [0.6, 0.2, 1.0, 1.0]]
     # worker 0 pulls row 0 again, and row 3, which worker 1 had
     assert plan.traffic.whole_rows(1.0)[0] == pytest.approx(0.6 + 0.2)

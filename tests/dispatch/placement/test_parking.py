@@ -14,6 +14,7 @@ from dispatch.placement.decide import Decider, Decision
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 
 BATCH, FIELDS = 64, 4
 COSTS = np.array([1.0, 1.0, 10.0, 10.0])
@@ -44,7 +45,7 @@ def samples_of(decision: Decision, workers: int = 4) -> list[int]:
 
 
 def run(decider: Decider, steps: int) -> list[Decision]:
-    return [decider.decide(step, keys) for step, keys in enumerate(batches(steps), 1)]
+    return [decider.decide(step, number_keys(keys)) for step, keys in enumerate(batches(steps), 1)]
 
 
 def test_slow_workers_are_parked_where_the_dense_part_is_heavy() -> None:
@@ -79,9 +80,9 @@ def test_nobody_is_parked_under_a_lower_bound_or_equal_capacities(policy: str, s
 def test_parked_workers_push_what_they_own_when_others_need_it() -> None:
     chosen, keys = decider(HEAVY, costs=np.ones(4)), batches(60)
     for step in range(1, 31):
-        chosen.decide(step, keys[step - 1])
+        chosen.decide(step, number_keys(keys[step - 1]))
     chosen.charge(COSTS)
-    parked = [chosen.decide(step, keys[step - 1]) for step in range(31, 61)]
+    parked = [chosen.decide(step, number_keys(keys[step - 1])) for step in range(31, 61)]
     assert parked[0].change is not None
     assert np.sum([samples_of(decision) for decision in parked], axis=0)[2:].tolist() == [0, 0]
     moves = [decision.plan.workers[2] for decision in parked]
@@ -102,10 +103,10 @@ def test_parked_workers_are_tried_now_and_then() -> None:
 
 def test_a_parked_worker_comes_back_when_its_link_improves() -> None:
     chosen, keys = decider(MODERATE), batches(80)
-    before = [chosen.decide(step, keys[step - 1]) for step in range(1, 41)]
+    before = [chosen.decide(step, number_keys(keys[step - 1])) for step in range(1, 41)]
     assert samples_of(before[-1])[2:] == [0, 0]
     chosen.charge(np.array([1.0, 1.0, 1.0, 10.0]))
-    later = [chosen.decide(step, keys[step - 1]) for step in range(41, 81)]
+    later = [chosen.decide(step, number_keys(keys[step - 1])) for step in range(41, 81)]
     assert samples_of(later[-1])[3] == 0
     assert min(samples_of(later[-1])[:3]) > BATCH // 6
 
@@ -114,7 +115,7 @@ def test_a_worker_parked_for_its_slow_processor_comes_back_when_a_try_shows_it_f
     chosen, keys = decider(0.0, costs=np.ones(3)), batches(600)
     parked = []
     for step, keys_BF in enumerate(keys, 1):
-        decision = chosen.decide(step, keys_BF)
+        decision = chosen.decide(step, number_keys(keys_BF))
         if decision.change is not None:
             parked.append((step, decision.change.parked("abc")))
         for worker, samples in enumerate(samples_of(decision, 3)):
@@ -144,11 +145,11 @@ def test_a_batch_that_those_who_take_part_cannot_hold_is_shared_by_all() -> None
     chosen, keys = decider(HEAVY), np.arange(BATCH * FIELDS, dtype=np.uint64).reshape(BATCH, FIELDS) + np.uint64(10_000)
     small = [np.zeros((BATCH, FIELDS), np.uint64)] * 30
     for step, keys_BF in enumerate(small, 1):
-        decision = chosen.decide(step, keys_BF)
+        decision = chosen.decide(step, number_keys(keys_BF))
     assert samples_of(decision)[2:] == [0, 0]
     many = np.concatenate((keys, keys + np.uint64(1000), keys + np.uint64(2000), keys + np.uint64(3000)))
     assert len(many) * FIELDS > 2 * 300
-    assert min(samples_of(chosen.decide(31, many))) > 0
+    assert min(samples_of(chosen.decide(31, number_keys(many)))) > 0
 
 
 def test_one_worker_is_sole_where_the_dense_part_is_heavier_than_a_batch_of_rows() -> None:
@@ -175,17 +176,17 @@ def test_a_sole_worker_is_interrupted_while_others_are_tried(monkeypatch: pytest
 
 def test_a_worker_that_happens_to_get_all_samples_is_not_sole() -> None:
     chosen = decider(LIGHT)
-    decisions = [chosen.decide(step, keys[:1]) for step, keys in enumerate(batches(5), 1)]
+    decisions = [chosen.decide(step, number_keys(keys[:1])) for step, keys in enumerate(batches(5), 1)]
     assert all(max(samples_of(decision)) == 1 for decision in decisions)
     assert all(decision.sole is None for decision in decisions)
 
 
 def test_a_worker_is_not_sole_in_a_step_in_which_others_must_help_it_out() -> None:
     chosen = decider(HEAVY, shares=ONE_MAY)
-    decisions = [chosen.decide(step, np.zeros((BATCH, FIELDS), np.uint64)) for step in range(1, 31)]
+    decisions = [chosen.decide(step, number_keys(np.zeros((BATCH, FIELDS), np.uint64))) for step in range(1, 31)]
     assert decisions[-1].sole is not None
     apart = np.arange(2 * BATCH * FIELDS, dtype=np.uint64).reshape(2 * BATCH, FIELDS)
-    helped = chosen.decide(31, apart)
+    helped = chosen.decide(31, number_keys(apart))
     assert (min(samples_of(helped)) > 0, helped.sole) == (True, None)
 
 
@@ -215,7 +216,7 @@ def test_over_real_links_as_many_take_part_as_the_dense_part_allows(
     random, trained = np.random.default_rng(7), np.zeros(4, np.int64)
     for step in range(1, 61):
         keys = (random.random((batch, 26)) ** 4 * 20_000).astype(np.uint64)
-        decision = chosen.decide(step, keys)
+        decision = chosen.decide(step, number_keys(keys))
         trained = np.array(samples_of(decision))
         for worker in np.flatnonzero(trained):
             compute = 5e-3 + sample_seconds * float(trained[worker])
@@ -237,7 +238,7 @@ def test_whatever_is_parked_every_sample_has_a_place(
 ) -> None:
     chosen = decider(dense_rows, "esd:0:elastic", np.array(costs), ShareBounds((least,)))
     for step, (keys, size) in enumerate(zip(batches(len(sizes)), sizes, strict=True), 1):
-        decision = chosen.decide(step, keys[:size])
+        decision = chosen.decide(step, number_keys(keys[:size]))
         samples = samples_of(decision, len(costs))
         assert sum(samples) == size
         assert decision.sole is None or samples[decision.sole] == size

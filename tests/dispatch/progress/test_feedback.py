@@ -11,6 +11,7 @@ from dispatch.progress.feedback import DECIDE_SHARE, Feedback, WorkerLink
 from dispatch.progress.underway import OrderedRound, Reported
 from dispatch.protocol import Report
 from dispatch.tally import NO_SECONDS
+from infra.base.distinct import number_keys
 from ps.phases import TRAIN
 
 FAST, SLOW = WorkerLink("fast", 5.0), WorkerLink("slow", 0.5)
@@ -30,7 +31,7 @@ class Steps:
         self.decider = Decider(Index(), directory, policy, spec.needs, costs_n)
 
     def complete(self, busy_seconds: float = 0.1, link_seconds: tuple[float, float] = (1.0, 1.0)) -> None:
-        decision = self.decider.decide(1, np.arange(4, dtype=np.uint64).reshape(4, 1))
+        decision = self.decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(4, 1)))
         done = OrderedRound(1, TRAIN, decision.plan, np.zeros(4, np.float32))
         for worker, seconds in enumerate(link_seconds):
             report = Report(

@@ -11,6 +11,7 @@ from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.underway import OrderedRound, Reported, RoundsUnderway
 from dispatch.protocol import Report
 from dispatch.tally import NO_SECONDS
+from infra.base.distinct import number_keys
 from ps.phases import FLUSH, TRAIN
 
 NOTHING = np.empty(0, np.float32)
@@ -18,7 +19,7 @@ NOTHING = np.empty(0, np.float32)
 
 def planned(assignment: list[int]) -> RoundPlan:
     """A plan for two workers of samples with one key each."""
-    rows = Index().resolve(np.arange(len(assignment), dtype=np.uint64).reshape(-1, 1))
+    rows = Index().resolve(number_keys(np.arange(len(assignment), dtype=np.uint64).reshape(-1, 1)))
     return Directory(np.full(2, 8, np.int64), "lru", 1).plan(1, rows, np.array(assignment, np.int32))
 
 

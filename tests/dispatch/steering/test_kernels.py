@@ -16,6 +16,7 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
+from infra.base.distinct import number_keys
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("dispatch.")]
@@ -34,7 +35,7 @@ for policy in sys.argv[2:]:
     decider.compares = True
     for step, alpha in ((1, 1.0), (2, 0.75), (3, 0.25), (16, 0.5), (17, 0.0)):
         decider.alpha = alpha
-        decider.decide(step, draw.integers(0, 3000, (256, 6)).astype(np.uint64))
+        decider.decide(step, number_keys(draw.integers(0, 3000, (256, 6)).astype(np.uint64)))
     decider.flush()
     if chunks:
         decider.reshape(np.arange(9), np.full(9, 1, np.uint8))

@@ -10,6 +10,7 @@ import torch
 from dispatch.config import MemoryConfig
 from dispatch.journal.history import JOURNAL, read_history
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.run.settings import Settings, store_settings
@@ -31,7 +32,7 @@ def test_a_row_s_last_step_is_the_last_one_that_used_its_key(tmp_path: Path, pol
     plan, index = Plan(tmp_path, policy=policy, cache_rows=1024), Index()
     result = train_whole(plan)
     for samples in batches(plan, result.manifests):
-        index.resolve(samples.keys_BF)
+        index.resolve(number_keys(samples.keys_BF))
     keys_K, steps_K = last_steps_by(Settings(stream=plan.stream), read_history(tmp_path / JOURNAL).steps)
     assert len(set(steps_K.tolist())) > 10
     assert sorted(index.keys.tolist()) == keys_K.tolist()

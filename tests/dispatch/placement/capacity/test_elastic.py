@@ -13,6 +13,7 @@ from dispatch.placement.errors import CacheTooSmall, Infeasible
 from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 
 LEAST_SHARE = 1 / 16
 
@@ -98,16 +99,16 @@ def test_a_batch_with_fewer_rows_in_common_than_expected_is_still_decided() -> N
     policy, costs = Joint(8, 0), np.array([1.0, 9.0])
     decider = Decider(Index(), Directory(np.full(2, 80), "lru", 1), policy, Needs(elastic=True), costs)
     for step in range(1, 30):
-        decider.decide(step, few)
-    assert np.bincount(decider.decide(30, few).assignment_B)[0] > 20
-    apart = decider.decide(31, keys[:128].reshape(32, 4))
+        decider.decide(step, number_keys(few))
+    assert np.bincount(decider.decide(30, number_keys(few)).assignment_B)[0] > 20
+    apart = decider.decide(31, number_keys(keys[:128].reshape(32, 4)))
     assert np.bincount(apart.assignment_B).tolist() == [20, 12]
 
 
 def test_equal_capacity_that_does_not_fit_is_an_error() -> None:
     decider = Decider(Index(), Directory(np.full(2, 8), "lru", 1), Joint(8, 0), Needs(), np.ones(2))
     with pytest.raises(CacheTooSmall):
-        decider.decide(1, np.arange(64, dtype=np.uint64).reshape(16, 4))
+        decider.decide(1, number_keys(np.arange(64, dtype=np.uint64).reshape(16, 4)))
 
 
 def test_a_worker_called_back_beside_one_that_was_alone_gets_as_much_as_it() -> None:

@@ -5,6 +5,7 @@ from dispatch.placement.capacity import shadow
 from dispatch.placement.capacity.shadow import SoleShadow
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 
 
 def moved_by_one_worker(keys: list[np.ndarray], cache_rows: int) -> tuple[list[float], SoleShadow]:
@@ -12,7 +13,7 @@ def moved_by_one_worker(keys: list[np.ndarray], cache_rows: int) -> tuple[list[f
     directory, index, sole = Directory(np.array([cache_rows]), "lru", 1), Index(), SoleShadow(cache_rows)
     moved = []
     for step, keys_BF in enumerate(keys, 1):
-        rows = index.resolve(keys_BF)
+        rows = index.resolve(number_keys(keys_BF))
         plan = directory.plan(step, rows, np.zeros(len(keys_BF), np.int32))
         moved.append(float(plan.traffic.busier_way(1.0)[0]))
         sole.train_batch(step, rows.rows_U)

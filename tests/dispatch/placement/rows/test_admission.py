@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dispatch.placement.rows.admission import COUNTED_SHARE, Admission, AdmissionTerms, count_reference, draw
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 
 RARE = np.array([1001, 1002], np.uint64)
 LARGE = 1 << 16
@@ -28,8 +29,8 @@ def test_keys_are_admitted_as_by_an_exact_count_and_a_record_repeats_it(batches:
         for place, key in enumerate(keys):
             is_used = is_known[place] or count_reference(counts, [key], after) == [True]
             assert used.reshape(-1)[place] == (key if is_used else RARE[place % 2])
-        index.resolve(used)
-        again.resolve(repeated.repeat(batch(keys), again.knows(batch(keys)), recorded))
+        index.resolve(number_keys(used))
+        again.resolve(number_keys(repeated.repeat(batch(keys), again.knows(batch(keys)), recorded)))
         assert again.keys.tolist() == index.keys.tolist()
     assert admission.rare == repeated.rare
 

@@ -11,6 +11,7 @@ from dispatch.placement.rows.directory import Directory, Synchronisation
 from dispatch.placement.rows.index import BatchRows, Index
 from dispatch.placement.rows.plan import Moves, RoundPlan
 from dispatch.placement.rows.states import CLEAN, OWNED, REPLICATED, SPLIT
+from infra.base.distinct import number_keys
 from ps.keys import FREE
 from tests.dispatch.placement.rows.slow_directory import SlowDirectory, SlowMoves
 
@@ -468,7 +469,7 @@ def test_memory_of_a_known_key_stays_under_64_bytes_for_8_workers() -> None:
     keys, index = 400_000, Index()
     target = directory(*([keys * 8 // 100] * 8))
     for part in np.random.default_rng(1).integers(0, 2**64, (100, keys // 100, 1), np.uint64):
-        target.look_up(index.resolve(part))
+        target.look_up(index.resolve(number_keys(part)))
     assert (index.nbytes + target.nbytes) / keys < 64
 
 

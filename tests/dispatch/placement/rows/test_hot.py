@@ -7,6 +7,7 @@ from dispatch.placement.capacity.room import check_hot_set, hot_rows
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.rows.hot import Profile, most_frequent, worthwhile_uses
 from dispatch.placement.rows.index import Index
+from infra.base.distinct import number_keys
 
 
 def keys(*samples: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
@@ -16,7 +17,7 @@ def keys(*samples: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]
 def test_the_hot_set_is_chosen_once_after_the_profile() -> None:
     index, profile = Index(), Profile(steps=2, most=2, workers=1)
     batches = [keys([10, 10], [11, 12]), keys([12, 12], [10, 13]), keys([13, 13], [13, 13]), keys([13, 13])]
-    chosen = [profile.count_batch(index.resolve(batch)) for batch in batches]
+    chosen = [profile.count_batch(index.resolve(number_keys(batch))) for batch in batches]
     assert [None if rows is None else rows.tolist() for rows in chosen] == [None, None, [0, 2], None]
 
 
@@ -36,16 +37,16 @@ def test_a_worthwhile_row_is_used_by_all_workers_but_one_on_average(workers: int
 def test_rows_used_too_rarely_to_be_worth_an_all_reduce_stay_cold() -> None:
     index, profile = Index(), Profile(steps=1, most=9, workers=8)
     assert 15 < worthwhile_uses(8) < 16
-    profile.count_batch(index.resolve(keys([1] * 16, [2] * 15 + [3])))
-    chosen = profile.count_batch(index.resolve(keys([4])))
+    profile.count_batch(index.resolve(number_keys(keys([1] * 16, [2] * 15 + [3]))))
+    chosen = profile.count_batch(index.resolve(number_keys(keys([4]))))
     assert chosen is not None
     assert chosen.tolist() == [0]
 
 
 def test_a_literal_hot_set_takes_the_most_frequent_rows_whatever_they_cost() -> None:
     index, profile = Index(), Profile(steps=1, most=2, workers=8, only_worthwhile=False)
-    profile.count_batch(index.resolve(keys([1] * 16, [2] * 15 + [3])))
-    chosen = profile.count_batch(index.resolve(keys([4])))
+    profile.count_batch(index.resolve(number_keys(keys([1] * 16, [2] * 15 + [3]))))
+    chosen = profile.count_batch(index.resolve(number_keys(keys([4]))))
     assert chosen is not None
     assert chosen.tolist() == [0, 1]
 

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.placement.rows.index import Index, resolve_reference
+from infra.base.distinct import number_keys
 from ps.keys import FREE
 
 KEYS = st.integers(0, 40).map(lambda small: small * (2**64 - 2) // 40)
@@ -16,7 +17,7 @@ def test_any_batches_get_the_rows_of_the_reference(batches: list[list[int]]) -> 
         keys_BF = np.array(keys, np.uint64).reshape(-1, 1)
         before = len(known)
         expected = resolve_reference(known, keys_BF)
-        batch = index.resolve(keys_BF)
+        batch = index.resolve(number_keys(keys_BF))
         np.testing.assert_array_equal(batch.rows_U[batch.local_BF], expected)
         assert batch.first_new == before
         assert batch.new_keys.tolist() == list(known)[before:]
@@ -36,7 +37,7 @@ def test_forgotten_keys_are_unknown_and_their_rows_are_assigned_again(
         assert index.known == len(known)
         before = set(known)
         expected = resolve_reference(known, np.array(keys, np.uint64))
-        batch = index.resolve(np.array(keys, np.uint64).reshape(-1, 1))
+        batch = index.resolve(number_keys(np.array(keys, np.uint64).reshape(-1, 1)))
         np.testing.assert_array_equal(batch.rows_U[batch.local_BF].reshape(-1), expected)
         new = {int(key): assigned + place for place, key in enumerate(batch.new_keys)}
         reused = dict(zip(batch.reused_keys.tolist(), batch.reused.tolist(), strict=True))
@@ -52,14 +53,16 @@ def test_forgotten_keys_are_unknown_and_their_rows_are_assigned_again(
 
 def test_the_value_that_stands_for_no_key_is_a_key_like_others() -> None:
     index = Index()
-    first = index.resolve(np.array([[FREE], [7]], np.uint64))
+    first = index.resolve(number_keys(np.array([[FREE], [7]], np.uint64)))
     assert first.new_keys.tolist() == [int(FREE) - 1, 7]
-    assert index.resolve(np.array([[FREE]], np.uint64)).rows_U.tolist() == [0]
+    assert index.resolve(number_keys(np.array([[FREE]], np.uint64))).rows_U.tolist() == [0]
+    both = index.resolve(number_keys(np.array([[7, FREE], [FREE - np.uint64(1), 7]], np.uint64)))
+    assert (both.rows_U.tolist(), both.local_BF.tolist()) == ([1, 0], [[0, 1], [1, 0]])
     assert index.known == 2
 
 
 def test_keys_that_share_a_hash_place_get_rows_of_their_own() -> None:
     index = Index()
     keys = np.arange(100_000, dtype=np.uint64).reshape(-1, 10) << np.uint64(20)
-    assert index.resolve(keys).rows_U.tolist() == list(range(100_000))
-    assert index.resolve(keys).new_keys.size == 0
+    assert index.resolve(number_keys(keys)).rows_U.tolist() == list(range(100_000))
+    assert index.resolve(number_keys(keys)).new_keys.size == 0

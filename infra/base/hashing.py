@@ -1,16 +1,17 @@
 """Hash tables of numbers, each representing a key that is stored elsewhere: open addressing with linear probing.
 
-``table[at]`` is EMPTY or a number i whose key is ``keys[i]``. The index uses it for key → row, the caches for row →
-slot. A table's size is a power of two, and it must never become full.
+``table[at]`` is EMPTY or a number i whose key is ``keys[i]``. Indexes use it for key → row, caches for row → slot. A
+table's size is a power of two, and it must never become full.
 """
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dispatch.placement.arrays import I32
 from infra.base.kernels import kernel
 
+I32 = NDArray[np.int32]
 EMPTY = -1
 MIX = np.uint64(0x9E3779B97F4A7C15)
 

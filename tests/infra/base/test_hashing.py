@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.placement.rows.hashing import EMPTY, find, home, remove, vacancy
+from infra.base.hashing import EMPTY, find, home, remove, vacancy
 
 SIZE = 16
 changes = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60)
