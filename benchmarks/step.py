@@ -1,13 +1,15 @@
 """What Freshet adds to a training step: the whole pipeline against a plain loop, on the same batches.
 
 The pipeline is real processes: dispatcher, one PS shard, one worker, links not shaped. The plain loop is one process
-with every row in one table, and is given row numbers instead of keys. Both run in turn, twice; the ratio is of medians.
+with every row in one table on the same device, and is given row numbers instead of keys. Both run in turn, twice; the
+ratio is of medians.
 """
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,9 +27,12 @@ from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
 from ingest.log.embedded import LogReader
 from ingest.samples import Samples
+from trainer.config import TrainerConfig
 from trainer.reference import Reference
+from trainer.worker import choose_device
 
 WARM_STEPS = 20
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class StepResult:
     batch: int
     steps: int
     model: str
+    device: Device
     threads: int
     plain_ms: float
     pipeline_ms: float
@@ -47,10 +53,16 @@ class StepResult:
 
 
 def run_step(
-    folder: Path, batch: int = 1024, steps: int = 90, dataset: str = "criteo", file: Path | None = None
+    folder: Path,
+    batch: int = 1024,
+    steps: int = 90,
+    dataset: str = "criteo",
+    file: Path | None = None,
+    device: Device = "cpu",
 ) -> StepResult:
     """Measures on a file, or on synthetic samples of the data set's shape."""
-    settings = _settings(folder / "first", dataset, batch, folder / "log")
+    choose_device(TrainerConfig(device=device))
+    settings = _settings(folder / "first", dataset, batch, folder / "log", device)
     schema = settings.event_schema
     wanted = batch * steps
     parts = read_samples(dataset, file, schema) if file is not None else made_up_samples(schema, wanted)
@@ -58,7 +70,7 @@ def run_step(
     plain = [_time_plain(settings, samples)]
     pipeline = [_time_pipeline(settings, samples)]
     plain.append(_time_plain(settings, samples))
-    pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log"), samples))
+    pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log", device), samples))
     plain_ms = min(plain)
     pipeline_ms = min(run.status.step_ms for run in pipeline)
     fastest = min(pipeline, key=lambda run: run.status.step_ms).status
@@ -66,6 +78,7 @@ def run_step(
         batch=batch,
         steps=samples // batch,
         model=settings.model.name,
+        device=device,
         threads=torch.get_num_threads(),
         plain_ms=plain_ms,
         pipeline_ms=pipeline_ms,
@@ -75,7 +88,7 @@ def run_step(
     )
 
 
-def _settings(folder: Path, dataset: str, batch: int, log: Path) -> Settings:
+def _settings(folder: Path, dataset: str, batch: int, log: Path, device: Device) -> Settings:
     overrides = [
         f"stream.folder={log}",
         f"stream.schema_name={dataset}",
@@ -84,6 +97,7 @@ def _settings(folder: Path, dataset: str, batch: int, log: Path) -> Settings:
         "dispatch.links_gbit=",
         "dispatch.cache_rows=1000000",
         "ps.shards=1",
+        f"trainer.device={device}",
     ]
     return load_settings(None, overrides, run="bench-step", folder=folder)
 
@@ -96,7 +110,8 @@ def _time_pipeline(settings: Settings, samples: int) -> Summary:
 def _time_plain(settings: Settings, samples: int) -> float:
     """Median milliseconds of a step, without the first ones."""
     schema = settings.event_schema
-    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed)
+    device = torch.device(settings.trainer.device)
+    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed, device)
     index = Index()
     times = []
     for batch in _batches(settings, samples):
@@ -106,7 +121,9 @@ def _time_plain(settings: Settings, samples: int) -> float:
         labels_B = torch.from_numpy(batch.labels_B.copy())
         began = time.perf_counter()
         reference.grow(np.ascontiguousarray(rows.new_keys))
-        reference.train(rows_BF, dense_BN, labels_B)
+        reference.train(rows_BF.to(device), dense_BN.to(device), labels_B.to(device))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return 1000 * median(times[WARM_STEPS:])
 

@@ -40,6 +40,20 @@ COMPARED_STEPS = 16
 """One in this many steps is compared with Heu, if requested."""
 
 
+class DecisionParts(NamedTuple):
+    """Seconds of the parts of a decision."""
+
+    look_up: float = 0.0
+    """From keys to rows, including which keys are forgotten or admitted."""
+    assign: float = 0.0
+    """The policy."""
+    plan: float = 0.0
+    """What moves, without what is concluded after the decision."""
+
+
+NO_PARTS = DecisionParts()
+
+
 @dataclass(frozen=True)
 class Decision:
     """Which worker trains which sample of one step."""
@@ -73,6 +87,7 @@ class Decision:
     """Numbers of the new rows that got none."""
     cpu_seconds: float = 0.0
     """Processor seconds of the deciding thread."""
+    parts: DecisionParts = NO_PARTS
     worth: Worth | None = None
     """The worth of exact solving compared with Heu; None: not compared in this step."""
 
@@ -143,6 +158,7 @@ class Decider:
         forgotten = self._forget(forget_before)
         keys, admitted = self._admit(step, keys)
         rows = self._index.resolve(keys)
+        resolved = perf_counter()
         chunked, bare = self._give_chunks(rows)
         hot = self._choose_hot_set(rows)
         # the least of the latest steps, so that one slow step does not make decisions worse
@@ -179,6 +195,7 @@ class Decider:
             chunked=chunked,
             bare=bare,
             cpu_seconds=cpu_seconds,
+            parts=DecisionParts(resolved - began, assigned.policy_seconds, assigned.plan_seconds),
             worth=self._compare(assigned),
         )
 
@@ -333,7 +350,7 @@ class Decider:
         with_places = np.flatnonzero(capacity_n)
         if with_places.size == 1:
             assignment = Assignment(np.full(samples, with_places[0], np.int32))
-            return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B))
+            return self._plan(step, rows, assignment)
         state_U, holders_UQ = self._directory.look_up(rows)
         situation = Situation(
             step,
@@ -349,8 +366,19 @@ class Decider:
         )
         began = perf_counter()
         assignment = self._policy.assign(situation)
-        seconds = perf_counter() - began
-        return Assigned(assignment, self._directory.plan(step, rows, assignment.worker_B), seconds, situation)
+        return self._plan(step, rows, assignment, perf_counter() - began, situation)
+
+    def _plan(
+        self,
+        step: int,
+        rows: BatchRows,
+        assignment: Assignment,
+        policy_seconds: float = 0.0,
+        situation: Situation | None = None,
+    ) -> "Assigned":
+        began = perf_counter()
+        plan = self._directory.plan(step, rows, assignment.worker_B)
+        return Assigned(assignment, plan, policy_seconds, perf_counter() - began, situation)
 
 
 def _new_rows(rows: BatchRows) -> I64:
@@ -364,6 +392,7 @@ class Assigned(NamedTuple):
     assignment: Assignment
     plan: RoundPlan
     policy_seconds: float = 0.0
+    plan_seconds: float = 0.0
     situation: Situation | None = None
     """The situation that the policy was given; None: it was not asked."""
 

@@ -39,6 +39,7 @@ Model = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad"]
 NetworkKind = Literal["shaped", "namespaces"]
 Reduce = Literal["hub", "ring"]
+Device = Literal["cpu", "cuda"]
 Utility = Literal["gradient", "frequency"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
@@ -55,16 +56,51 @@ def step(
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=30)] = 90,
     file: Annotated[Path | None, typer.Option("--input", help="File to train on; synthetic clicks by default.")] = None,
     form: Annotated[Format, typer.Option("--format", help="Data set of the file.")] = "criteo",
+    device: Annotated[Device, typer.Option(help="Device of the worker and of the plain loop.")] = "cpu",
     output: Output = None,
 ) -> None:
-    """Measure the phases of a step, and the pipeline's time per step against a plain single-process torch loop.
+    """Measure the phases of a step, and the pipeline's time per step against a plain single-process torch loop on the
+    same device.
 
     Example: freshet bench step --json step.json
     """
     from benchmarks.step import run_step
 
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
-        report([run_step(Path(folder), batch, steps, form, _existing(file))], output)
+        report([run_step(Path(folder), batch, steps, form, _existing(file), device)], output)
+
+
+@app.command()
+def decide(
+    policies: Annotated[str, typer.Option(help="Policies, one after the other.")] = "esd:1,joint",
+    workers: Annotated[str, typer.Option(help="Numbers of workers, e.g. 1,8.")] = "1,8",
+    batch: Annotated[str, typer.Option(help="Samples of a step, e.g. 1024,4096.")] = "1024,4096",
+    steps: Annotated[int, typer.Option(help="Decisions of each kind.", min=8)] = 40,
+    cache_rows: Annotated[int, typer.Option(help="Rows in the cache of each worker.", min=1)] = 1_000_000,
+    file: Annotated[Path | None, typer.Option("--input", help="File of clicks; synthetic clicks by default.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Data set of the file.")] = "criteo",
+    output: Output = None,
+) -> None:
+    """Measure how long decisions take, and their parts: key lookup, policy and plan.
+
+    Example: freshet bench decide --workers 1,8 --batch 1024,4096,16384 --json decide.json
+    """
+    from benchmarks.decide import decide_table, run_decide
+    from ingest.schema import load_schema
+
+    try:
+        counts, batches = ([int(part) for part in text.split(",")] for text in (workers, batch))
+    except ValueError:
+        counts, batches = [0], [0]
+    if min(*counts, *batches) < 1:
+        raise ConfigError(
+            f"decisions cannot be timed; got --workers {workers!r} and --batch {batch!r}; expected whole numbers above "
+            "0 with commas between; correct them"
+        )
+    chosen = policies.split(",")
+    found = list(run_decide(chosen, counts, batches, load_schema(form), form, steps, cache_rows, _existing(file)))
+    Console().print(decide_table(found))
+    write_json(found, output)
 
 
 @app.command()

@@ -52,6 +52,7 @@ COMMANDS = [
     *("workers add", "workers drain", "workers remove", "workers list"),
     *(
         "bench step",
+        "bench decide",
         "bench ps",
         "bench ingest",
         "bench quality",
