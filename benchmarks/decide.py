@@ -89,7 +89,7 @@ def read_keys(schema: Schema, dataset: str, file: Path | None, wanted: int) -> N
 def decide_table(results: Sequence[DecideResult]) -> Table:
     """The results, a line each."""
     table = Table(title="ms of a decision: of it look-up, policy and plan; ahead of it, distinct keys", box=None)
-    for name in ("policy", "workers", "samples", "distinct", "ahead", "decide", "look-up", "policy", "plan", "longest"):
+    for name in ("policy", "workers", "samples", "keys", "ahead", "decide", "look-up", "policy", "plan", "worst"):
         table.add_column(name, justify="right" if table.columns else "left")
     for each in results:
         times = (each.ahead, each.decide, each.look_up, each.assign, each.plan, each.longest)

@@ -60,7 +60,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Result]:
     return plan, train(plan)
 
 
-@pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
+@pytest.mark.parametrize(
+    "after", ["end_decision", "record", "write_dead_letters", "begin_next_decision", "announce", "order", "complete"]
+)
 def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(
     whole: tuple[Plan, Result], write_topic: WriteTopic, after: str
 ) -> None:
@@ -198,8 +200,8 @@ def test_a_step_that_does_not_come_out_the_same_is_named(
     train(plan)
     repeat = Decider.repeat
 
-    def swap(decider: Decider, step: int, keys_BF: Any, worker_B: Any, **others: Any) -> Decision:
-        return repeat(decider, step, keys_BF, worker_B * 0 if step == 6 else worker_B, **others)
+    def swap(decider: Decider, step: int, keys: Any, worker_B: Any, **others: Any) -> Decision:
+        return repeat(decider, step, keys, worker_B * 0 if step == 6 else worker_B, **others)
 
     monkeypatch.setattr(Decider, "repeat", swap)
     train(golden(plan))
