@@ -43,22 +43,22 @@ class Feed:
     @property
     def ready(self) -> int:
         """Number of good events that are decoded and in no batch yet."""
-        return len(self._pending)
+        return self._ready
 
     @property
     def samples(self) -> Samples:
         """The good events that are decoded and in no batch yet."""
-        return self._pending.samples
+        return self._joined().samples
 
     @property
     def rejected(self) -> int:
         """Number of bad events that are decoded and in no batch yet."""
-        return len(self._pending.rejects)
+        return self._rejected
 
     @property
     def unread(self) -> Position:
         """The position before the first event that is not decoded yet."""
-        return self._pending.end
+        return self._pending[-1].end
 
     @property
     def has_something(self) -> bool:
@@ -88,22 +88,22 @@ class Feed:
                 self.is_at_end = True
                 return
             self.examples = [r.payload for r in records[:EXAMPLES] if len(r.payload) <= EXAMPLE_BYTES]
-            decoded = self._decoder.decode(records, self._pending.end)
+            decoded = self._decoder.decode(records, self.unread)
             self._records_read += len(records)
             self._events_read += len(decoded) + len(decoded.rejects)
-            self._hold(join_decoded([self._pending, decoded]) if self.ready or self.rejected else decoded)
+            self._hold(*self._pending, decoded)
 
     def take_events(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
         """The next count good events with the bad ones before them; in a partial batch also the bad ones after the
         last.
         """
-        if is_partial and count == self.ready:
-            end = self._pending.end
-        else:
-            end = end_of(self._pending, count) if count else self.position
+        pending = self._joined()
+        takes_rest = is_partial and count == self.ready
+        last = end_of(pending, count) if count else self.position
+        end = pending.end if takes_rest else last
         if end == self.position:
             return None
-        head, rest = split_at(self._pending, count, end)
+        head, rest = split_at(pending, count, end)
         self._hold(rest)
         taken = Range(self.partition, self.position, end)
         self.position = end
@@ -130,9 +130,18 @@ class Feed:
         """Estimated events in that many unread records, at the mean of those read."""
         return round(records * (self._events_read / self._records_read if self._records_read else 1.0))
 
-    def _hold(self, pending: Decoded) -> None:
-        self._pending = pending
-        self._rejected_bytes = sum(len(reject.payload) for reject in pending.rejects)
+    def _hold(self, *parts: Decoded) -> None:
+        """Keeps consecutive parts for the next batches. They are joined only when a batch is formed: each join copies
+        all of them.
+        """
+        self._pending = [*(part for part in parts[:-1] if len(part) or part.rejects), parts[-1]]
+        self._ready = sum(map(len, parts))
+        self._rejected = sum(len(part.rejects) for part in parts)
+        self._rejected_bytes = sum(len(reject.payload) for part in parts for reject in part.rejects)
+
+    def _joined(self) -> Decoded:
+        self._pending = [join_decoded(self._pending)]
+        return self._pending[0]
 
     def _read(self) -> list[Record]:
         """The next records; none at the end, and none while pending events must be batched before a range is skipped.
