@@ -5,9 +5,7 @@ the parameter server. ``Training`` holds the state that follows from a checkpoin
 ``StatusPublisher`` shows it.
 """
 
-from contextlib import suppress
 from time import monotonic
-from typing import Literal
 
 import msgspec
 import structlog
@@ -28,7 +26,6 @@ from dispatch.progress.status import RunState, Status
 from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
-from infra.base.errors import FreshetError
 from infra.base.faults import reach
 from ingest.batches.batch import Batch
 from ps.phases import TRAIN
@@ -72,8 +69,6 @@ class Coordinator:
         self.restore = EMPTY_MODEL
         """The checkpoint that shards load when the next generation starts; GO_ON if they keep what they have."""
         self.setbacks = Setbacks()
-        self.deciding: Batch | None = None
-        """The batch of the decision that was begun."""
         self._kept_alive = 0.0
 
     def resume_from(self, restore: int, training: Training) -> None:
@@ -124,9 +119,7 @@ class Coordinator:
         if self.job.golden is None:
             # The journal is ahead of the intake while recorded steps are trained again.
             newest = max(self.intake.step, self.journal.history.step)
-            # A decision that was begun is not changed by a command.
-            decided = newest if self.deciding is None else newest + 1
-            self.commands.carry_out_arrived(decided, self.training.accounts.parked)
+            self.commands.carry_out_arrived(newest, self.training.accounts.parked)
         self._probe_idle()
         self.look_around()
         if self.crew.roster.members and not self.crew.roster.wanted:
@@ -199,17 +192,12 @@ class Coordinator:
 
     def checkpoint_if_due(self, decider: Decider) -> None:
         """Begins a checkpoint if one is due or requested; training continues meanwhile."""
-        due = self._due_checkpoint()
-        if due is not None and (checkpoint := self._begin_checkpoint(is_publication=due == "publication")):
-            self._order_flush(decider, checkpoint)
-
-    def _due_checkpoint(self) -> Literal["checkpoint", "publication"] | None:
-        """Returns which kind of checkpoint is due after the newest step, or was requested."""
         step = self.intake.step
         is_wanted = self.commands.targets.wants_checkpoint or self.commands.desired.is_paused
-        if self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step)):
-            return "checkpoint"
-        return "publication" if self.checkpointing.is_publication_due(step) else None
+        is_time = self.checkpointing.is_due(step) or (is_wanted and self.checkpointing.may_begin(step))
+        is_publication = not is_time and self.checkpointing.is_publication_due(step)
+        if (is_time or is_publication) and (checkpoint := self._begin_checkpoint(is_publication)):
+            self._order_flush(decider, checkpoint)
 
     def prune_if_due(self, decider: Decider) -> None:
         """Prunes chunks of rows, if that is due before the next step; later if storage does not end a checkpoint.
@@ -324,60 +312,21 @@ class Coordinator:
         """Applies settings that operators changed since the last step, and those that the dispatcher adapts itself."""
         self.steering.steer(self.commands, self.training, self.intake)
 
-    def begin_decision(self, decider: Decider, batch: Batch) -> None:
-        """Begins to decide, in another thread, which worker trains which sample in the next step.
-
-        Until ``end_decision`` the decider must only be told what was measured.
-        """
-        self.deciding = batch
-        if len(batch.samples):
-            feedback = self.training.feedback
-            decider.write_behind(self.checkpointing.is_near)
-            step = self.intake.step + 1
-            decider.begin(
-                self.parts.threads,
-                step=step,
-                keys=batch.keys,
-                budget_seconds=feedback.budget_seconds,
-                late_seconds=feedback.late_seconds,
-                forget_before=self.training.expiry.forget_before(step, self.intake.newest_event_seconds),
-            )
-
-    def begin_next_decision(self, decider: Decider) -> None:
-        """Begins the decision of the step after the newest one, while that is ordered and trained, if its batch is
-        there and nothing has to happen between the two.
-        """
-        if (
-            self.is_paused
-            or not self.goes_on()
-            or self.needs_generation()
-            or not self.can_decide()
-            or self._due_checkpoint() is not None
-            or self.training.pruner.is_due(self.intake.step)
-        ):
-            return
-        batch = self.intake.next_batch(0.0)
-        if batch is not None and len(batch.samples):
-            self.steer()
-            self.begin_decision(decider, batch)
-
-    def end_decision(self, decider: Decider) -> tuple[Batch, Decision | None]:
-        """Waits for the decision that was begun; returns it with its batch, None if that has no samples."""
-        batch, self.deciding = self.deciding, None
-        assert batch is not None, "no decision was begun"
-        if not decider.is_deciding:
-            return batch, None
-        decision = decider.end()
+    def decide(self, decider: Decider, batch: Batch) -> Decision | None:
+        """Decides which worker trains which sample in the next step; returns None if the batch has no samples."""
+        if not len(batch.samples):
+            return None
         feedback = self.training.feedback
+        decider.write_behind(self.checkpointing.is_near)
+        decision = decider.decide(
+            step=self.intake.step + 1,
+            keys=batch.keys,
+            budget_seconds=feedback.budget_seconds,
+            late_seconds=feedback.late_seconds,
+            forget_before=self.training.expiry.forget_before(self.intake.step + 1, self.intake.newest_event_seconds),
+        )
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
-        return batch, decision
-
-    def drop_decision(self) -> None:
-        """Drops a decision that was begun, because its step is not trained; its batch comes again."""
-        self.deciding = None
-        if self.training.is_deciding:
-            with suppress(FreshetError):
-                self.training.decider.end()
+        return decision
 
     def record(self, batch: Batch, decision: Decision | None) -> None:
         """Assigns the batch its step number and records batch and decision durably.
@@ -392,7 +341,7 @@ class Coordinator:
                     batch=batch,
                     generation=self.crew.generation,
                     decision=decision,
-                    alpha=training.decider.alpha if decision is None else decision.alpha,
+                    alpha=training.decider.alpha,
                     rows=training.index.count,
                     pruned=training.pruner.unrecorded,
                 )
@@ -529,7 +478,6 @@ class Coordinator:
 
         checkpoint: number of the checkpoint that the flush is part of; 0 for none.
         """
-        assert self.deciding is None, "rows are written back after a step that another decision follows"
         plan = decider.flush()
         step = self.intake.step
         dense = self.training.dense.flush()

@@ -22,9 +22,7 @@ run loses:
 A run begins with the steps that its journal already holds (``dispatch/recovery.py``) and then continues with new ones.
 A run that has lost a worker or a shard does the same: all processes go back to the last checkpoint, and the steps after
 it are trained again. The next step is decided while the workers train: at most ``lookahead`` ordered steps wait behind
-the one in training. It is decided by another thread, if possible while the step before it is still being ordered. A
-decision that was begun belongs to the next step: a checkpoint, a pause, pruned chunks or other members wait until that
-step is ordered. SIGTERM ends the loop: the steps under way are completed, every row is written back, and the
+the one in training. SIGTERM ends the loop: the steps under way are completed, every row is written back, and the
 workers are dismissed.
 """
 
@@ -35,7 +33,6 @@ from dispatch.coordinator import WAIT_SECONDS, Coordinator
 from dispatch.errors import Recoverable
 from dispatch.job import DispatchJob
 from dispatch.parts import open_parts
-from dispatch.placement.decide import Decider
 from dispatch.progress.status import Status
 from dispatch.recovery import abandon, abort, recover
 from infra.base.faults import reach
@@ -72,40 +69,31 @@ def run_dispatcher(
                     return abandon(coordinator)
 
 
-def prepare(coordinator: Coordinator, decider: Decider) -> bool:
-    """Begins the decision of the next step; returns False if that cannot be decided yet."""
-    coordinator.checkpoint_if_due(decider)  # 2
-    if coordinator.is_paused:
-        coordinator.rest(decider)
-        return False
-    if not coordinator.can_decide():
-        coordinator.poll(WAIT_SECONDS)
-        return False
-    batch = coordinator.next_batch()  # 3
-    if batch is None or coordinator.needs_generation():
-        return False
-    coordinator.prune_if_due(decider)  # 4
-    coordinator.steer()  # 5
-    coordinator.begin_decision(decider, batch)  # 6
-    return True
-
-
 def train(coordinator: Coordinator) -> None:
     """Trains new steps, after those in the journal."""
     while coordinator.goes_on():
         decider = coordinator.start_generation()
-        while coordinator.deciding is not None or (coordinator.goes_on() and not coordinator.needs_generation()):
+        while coordinator.goes_on() and not coordinator.needs_generation():
             coordinator.poll()  # 1
-            if coordinator.deciding is None and not prepare(coordinator, decider):  # 2 to 6
+            coordinator.checkpoint_if_due(decider)  # 2
+            if coordinator.is_paused:
+                coordinator.rest(decider)
                 continue
-            batch, decision = coordinator.end_decision(decider)
+            if not coordinator.can_decide():
+                coordinator.poll(WAIT_SECONDS)
+                continue
+            batch = coordinator.next_batch()  # 3
+            if batch is None or coordinator.needs_generation():
+                continue
+            coordinator.prune_if_due(decider)  # 4
+            coordinator.steer()  # 5
+            decision = coordinator.decide(decider, batch)  # 6
             reach("batch_formed", coordinator.step + 1)
             coordinator.record(batch, decision)  # 7
             reach("journalled", coordinator.step)
             coordinator.write_dead_letters(batch)  # 8
             if decision is None:
                 continue
-            coordinator.begin_next_decision(decider)  # 3, 5 and 6 of the next step
             coordinator.announce(coordinator.step, decision)  # 9
             coordinator.order(coordinator.step, decision, batch)  # 10
             reach("ordered", coordinator.step)

@@ -1,6 +1,5 @@
 """The parts of a dispatcher, opened here one after the other and closed in reverse by the exit stack they enter."""
 
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -57,8 +56,6 @@ class DispatcherParts:
     snapshots: PublishedSnapshots
     """Snapshots of the model, for the processes that serve it."""
     publisher: StatusPublisher
-    threads: Executor
-    """The thread that decides."""
     endpoints: tuple[str, str, str, str]
     """Addresses for workers and shards, for readers of the status, for operators, and for readers of the journal."""
 
@@ -67,7 +64,6 @@ def open_parts(
     job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
 ) -> DispatcherParts:
     """Opens all parts. Raises ConfigError, before anything is opened, if settings contradict each other."""
-    threads = resources.enter_context(ThreadPoolExecutor(1, "decide"))
     tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
     pilot = AlphaPilot(job.stream.batch, job.dispatch.workers, tempo=tempo)
     steering = Steering(job, pilot, lambda: stop.requested)
@@ -119,7 +115,6 @@ def open_parts(
         steering=steering,
         snapshots=PublishedSnapshots(audience, checkpointing, journal, intake),
         publisher=publisher,
-        threads=threads,
         endpoints=(crew.endpoint, publisher.endpoint, control.endpoint, readers.endpoint),
     )
 

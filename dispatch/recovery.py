@@ -63,7 +63,6 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     If the disk is full, or storage does not return a checkpoint, the run waits and tries again; these do not count.
     """
     parts = coordinator.parts
-    coordinator.drop_decision()
     setbacks = coordinator.setbacks
     waits = isinstance(fault, JournalFull | CheckpointUnreadable)
     setbacks.faults += not waits

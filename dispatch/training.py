@@ -134,11 +134,6 @@ class Training:
         )
 
     @property
-    def is_deciding(self) -> bool:
-        """Whether a decision was begun and has not been ended."""
-        return self._decider is not None and self._decider.is_deciding
-
-    @property
     def decider(self) -> Decider:
         assert self._decider is not None, "no generation has started"
         return self._decider

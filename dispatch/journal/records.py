@@ -161,7 +161,7 @@ class Commanded(JournalRecord, frozen=True, tag="command"):
     worker: str
     """The worker that it concerns, if any."""
     step: int
-    """The newest step at that time; it applies from the next one on."""
+    """The newest step at that time."""
     text: str
     """The answer."""
     value: str = ""

@@ -8,8 +8,6 @@ Legend: B samples, n workers.
 """
 
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 from typing import NamedTuple
@@ -65,8 +63,6 @@ class Decision:
     plan: RoundPlan
     seconds: float
     """How long it took to decide."""
-    alpha: float = 0.0
-    """The share of exact solving that it was made with."""
     is_late: bool = False
     """Whether that was too long."""
     is_shortened: bool = False
@@ -97,11 +93,7 @@ class Decision:
 
 
 class Decider:
-    """Decides step after step for the members of one generation.
-
-    A decision may be begun in another thread and ended later. What is measured or set meanwhile counts from the
-    decision after it; anything else has to wait for its end. All methods are called by one thread.
-    """
+    """Decides step after step for the members of one generation."""
 
     def __init__(
         self,
@@ -147,45 +139,6 @@ class Decider:
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._begun: Future[Decision] | None = None
-        """The decision that another thread makes."""
-        self._later: list[Callable[[], None]] = []
-        """What was measured or set meanwhile."""
-
-    @property
-    def is_deciding(self) -> bool:
-        """Whether a decision was begun and has not been ended."""
-        return self._begun is not None
-
-    def begin(
-        self,
-        threads: Executor,
-        step: int,
-        keys: BatchKeys,
-        budget_seconds: float | None = None,
-        late_seconds: float = float("inf"),
-        forget_before: int = 0,
-    ) -> None:
-        """Begins a decision; the arguments are those of ``decide``."""
-        assert not self.is_deciding, f"step {step} is decided before the decision of another one has ended"
-        self._begun = threads.submit(self.decide, step, keys, budget_seconds, late_seconds, forget_before)
-
-    def end(self) -> Decision:
-        """Waits for the decision that was begun; raises what it raised."""
-        assert self._begun is not None, "no decision was begun"
-        try:
-            return self._begun.result()
-        finally:
-            self._begun = None
-            later, self._later = self._later, []
-            for change in later:
-                change()
-
-    def _defer(self, change: Callable[[], None]) -> bool:
-        """Leaves a change until the decision that was begun has ended; returns False if there is none."""
-        if self.is_deciding:
-            self._later.append(change)
-        return self.is_deciding
 
     def decide(
         self,
@@ -231,7 +184,6 @@ class Decider:
             assignment.worker_B,
             plan,
             seconds,
-            alpha=self.alpha,
             is_late=seconds > late_seconds,
             is_shortened=assignment.was_shortened,
             change=change,
@@ -309,23 +261,17 @@ class Decider:
 
     def measure(self, worker: int, samples: int, compute_seconds: float, row_seconds: float) -> None:
         """Records what a worker measured in a step; only elastic capacities depend on it."""
-        if self._elastic is None:
-            return
-        if not self._defer(lambda: self.measure(worker, samples, compute_seconds, row_seconds)):
+        if self._elastic is not None:
             self._elastic.measure(worker, samples, compute_seconds, row_seconds)
 
     def measure_step(self, step: int, seconds: float) -> None:
         """Records how long a whole step took, from the end of the one before; only elastic capacities depend on it."""
-        if self._elastic is None:
-            return
-        if not self._defer(lambda: self.measure_step(step, seconds)):
+        if self._elastic is not None:
             self._elastic.measure_step(step, seconds)
 
     def charge(self, row_cost_n: F64) -> None:
         """Sets the cost of a row over each link from now on."""
         check_row_costs(row_cost_n, self._directory.workers)
-        if self._defer(lambda: self.charge(row_cost_n)):
-            return
         self._row_cost_n = row_cost_n
         if self._elastic is not None:
             self._elastic.charge(row_cost_n)

@@ -87,9 +87,7 @@ class Commands:
             self._write_down(Commanded(uuid.uuid4().hex, STOPPED, "", step, text, at_seconds=time()))
 
     def carry_out_arrived(self, step: int, parked: Collection[str]) -> None:
-        """Carries out the commands that have arrived; step: the last one that they do not change; parked: workers
-        without samples.
-        """
+        """Carries out the commands that have arrived; step: the newest step; parked: workers without samples."""
         while (asked := self._socket.next()) is not None:
             if isinstance(asked.message, ListMembers):
                 self._socket.answer(asked, list_members(self._crew, self.desired, parked))

@@ -59,7 +59,6 @@ def train_fixed(
     due, logits, flush_steps, behind = list[int](), list[bytes](), set(flush_after), set(flush_behind)
     decide, order = Decider._assign, Coordinator.order
     start, logits_B = Coordinator.start_generation, OrderedRound.logits_B
-    begin_next = Coordinator.begin_next_decision
 
     def assign(self: Decider, step: int, rows: BatchRows, capacity_n: I64, budget: float | None) -> Assigned:
         samples = len(rows.local_BF)
@@ -67,10 +66,6 @@ def train_fixed(
             return decide(self, step, rows, capacity_n, budget)
         worker_B = fixed_assignment(step, samples, capacity_n.size)
         return Assigned(Assignment(worker_B), self._directory.plan(step, rows, worker_B))
-
-    def begin_unless_flushed(self: Coordinator, decider: Decider) -> None:
-        if self.step not in flush_steps | behind:
-            begin_next(self, decider)
 
     def order_and_note(self: Coordinator, step: int, decision: Decision, batch: Batch) -> None:
         order(self, step, decision, batch)
@@ -89,7 +84,6 @@ def train_fixed(
 
     with monkeypatch.context() as patched:
         patched.setattr(Decider, "_assign", assign)
-        patched.setattr(Coordinator, "begin_next_decision", begin_unless_flushed)
         patched.setattr(Coordinator, "order", order_and_note)
         patched.setattr(Coordinator, "start_generation", start_anew)
         patched.setattr(OrderedRound, "logits_B", note_logits)

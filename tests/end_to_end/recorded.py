@@ -11,6 +11,7 @@ tolerance.
 
 import hashlib
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,20 +100,21 @@ def record(folder: Path, name: str) -> Recorded:
 
 @contextmanager
 def assignments() -> Iterator[list[Any]]:
-    """Collects the assignment of every decision that is awaited inside; nobody awaits those of a warm-up."""
+    """Collects the assignment of every decision that this thread makes inside; those of a warm-up are another's."""
     seen: list[Any] = []
-    end = Decider.end
+    decide, thread = Decider.decide, threading.current_thread()
 
-    def listening(decider: Decider) -> Any:
-        decision = end(decider)
-        seen.append(decision.assignment_B)
+    def listening(decider: Decider, *arguments: Any, **named: Any) -> Any:
+        decision = decide(decider, *arguments, **named)
+        if threading.current_thread() is thread:
+            seen.append(decision.assignment_B)
         return decision
 
-    Decider.end = listening  # type: ignore[method-assign, assignment]
+    Decider.decide = listening  # type: ignore[method-assign, assignment]
     try:
         yield seen
     finally:
-        Decider.end = end  # type: ignore[method-assign]
+        Decider.decide = decide  # type: ignore[method-assign]
 
 
 def _sorted_ledger(result: Result) -> Iterator[Any]:

@@ -60,9 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Result]:
     return plan, train(plan)
 
 
-@pytest.mark.parametrize(
-    "after", ["end_decision", "record", "write_dead_letters", "begin_next_decision", "announce", "order", "complete"]
-)
+@pytest.mark.parametrize("after", ["decide", "record", "write_dead_letters", "announce", "order", "complete"])
 def test_a_run_killed_after_any_line_goes_on_and_equals_one_that_was_not(
     whole: tuple[Plan, Result], write_topic: WriteTopic, after: str
 ) -> None:

@@ -74,6 +74,13 @@ def steered(plan: Plan, act: Act) -> Result:
     return train(plan, stop, stopping(stop, do))
 
 
+def records_after(plan: Plan, verb: str) -> list[Any]:
+    """Everything on record behind the first command of that kind."""
+    records = list(read_records(plan.folder / "journal"))
+    places = (place for place, record in enumerate(records) if isinstance(record, Commanded) and record.verb == verb)
+    return records[next(places) + 1 :]
+
+
 def on_record(plan: Plan, key: str) -> list[tuple[str, int]]:
     """What the journal says was answered to a command, and at which cursor."""
     found = ((record, frame.cursor) for frame in read_journal(plan.folder / "journal") for record in frame.records)
@@ -81,10 +88,7 @@ def on_record(plan: Plan, key: str) -> list[tuple[str, int]]:
 
 
 def decided_after(plan: Plan, verb: str) -> list[StepDecided]:
-    """The steps that the first command of that kind changes: a decision that was begun before it is not one of them."""
-    records = list(read_records(plan.folder / "journal"))
-    command = next(record for record in records if isinstance(record, Commanded) and record.verb == verb)
-    return [record for record in records if isinstance(record, StepDecided) and record.step > command.step]
+    return [record for record in records_after(plan, verb) if isinstance(record, StepDecided)]
 
 
 def generations(plan: Plan) -> list[GenerationStarted]:
@@ -120,16 +124,16 @@ def test_alpha_is_in_force_at_the_next_decided_step_and_the_next_status(write_to
 def test_deadline_links_and_lag_bound_are_set(write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = operated(write_topic(EVENTS), links=(1.0, 1.0), **SETTINGS)
     seen: dict[str, Any] = {}
-    original = Coordinator.begin_decision
+    original = Coordinator.decide
 
-    def begin_decision(coordinator: Coordinator, *arguments: Any) -> Any:
+    def decide(coordinator: Coordinator, *arguments: Any) -> Any:
         training = coordinator.training
         seen["costs"] = training.decider._row_cost_n.tolist()
         seen["deadline"] = training.feedback.has_deadline
         seen["skip"] = coordinator.steering.skip_above
         return original(coordinator, *arguments)
 
-    monkeypatch.setattr(Coordinator, "begin_decision", begin_decision)
+    monkeypatch.setattr(Coordinator, "decide", decide)
 
     def act(plan: Plan) -> None:
         assert seen == {"costs": [1.0, 1.0], "deadline": False, "skip": None}

@@ -1,6 +1,3 @@
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -160,50 +157,9 @@ def test_a_policy_sees_the_sizes_of_rows() -> None:
     assert plan.traffic.whole_rows(1.0)[0] == pytest.approx(0.6 + 0.2)
 
 
-class Held:
-    """A policy that decides when it is told to, and notes the costs that it decides with."""
-
-    def __init__(self) -> None:
-        self.may_decide = threading.Event()
-        self.costs: list[list[float]] = []
-
-    def assign(self, situation: Situation) -> Assignment:
-        assert self.may_decide.wait(30.0)
-        self.costs.append(situation.row_cost_n.tolist())
-        return Assignment(np.arange(situation.samples, dtype=np.int32) % situation.workers)
-
-
-def test_a_cost_that_is_set_during_a_decision_counts_from_the_next_one() -> None:
-    policy = Held()
-    decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), policy, Needs(), np.ones(2))
-    keys = number_keys(np.arange(32, dtype=np.uint64).reshape(8, 4))
-    with ThreadPoolExecutor(1) as threads:
-        decider.begin(threads, 1, keys)
-        assert decider.is_deciding
-        decider.charge(np.array([1.0, 3.0]))
-        with pytest.raises(BadCost, match="row costs"):
-            decider.charge(np.zeros(2))
-        policy.may_decide.set()
-        assert decider.end().plan.samples == [4, 4]
-        assert not decider.is_deciding
-        decider.begin(threads, 2, keys)
-        decider.end()
-    assert policy.costs == [[1.0, 1.0], [1.0, 3.0]]
-
-
-def test_the_error_of_a_begun_decision_is_raised_at_its_end_and_it_is_over() -> None:
-    decider = Decider(Index(), Directory(np.full(2, 8), "lru", 1), Joint(2, 0), Needs(), np.ones(2))
-    with ThreadPoolExecutor(1) as threads:
-        decider.begin(threads, 1, number_keys(np.arange(64, dtype=np.uint64).reshape(16, 4)))
-        with pytest.raises(CacheTooSmall):
-            decider.end()
-        assert not decider.is_deciding
-
-
-def test_a_decision_names_its_parts_and_its_alpha() -> None:
+def test_a_decision_names_its_parts() -> None:
     spec = parse_spec("esd:0.5")
     decider = Decider(Index(), Directory(np.full(2, 64), "lru", 1), spec.build(0, "cpu"), spec.needs, np.ones(2))
     decision = decider.decide(1, number_keys(np.arange(32, dtype=np.uint64).reshape(8, 4)))
-    assert decision.alpha == 0.5
     assert min(decision.parts) > 0.0
     assert sum(decision.parts) < decision.seconds
