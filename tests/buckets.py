@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from infra.base.errors import MissingProgram
-from infra.kafka.broker import free_port
 from infra.kafka.jars import cache_folder, fetch_jars, find_java
+from tests.ports import free_port
 
 POM = Path(__file__).with_name("s3proxy.pom.xml")
 START_SECONDS = 120.0

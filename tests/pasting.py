@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.kafka.broker import free_port
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment
+from tests.ports import free_port
 
 COMMANDS = r"(?:\$ )?(?:freshet|make|curl|export|uv|ask|kcat|echo|\. |[A-Z_]+=)"
 BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n)?```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -288,7 +288,7 @@ def guarded(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve | None) -> I
 
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None) -> str:
-    """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen)."""
+    """Binds and returns the real endpoint (a port of * or 0 becomes the one chosen); a failure closes the socket."""
     if curve is None:
         check_local(endpoint)
     else:
@@ -298,6 +298,7 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str, curve: Curve | None = None)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
+        socket.close()
         raise ConfigError(
             f"cannot listen on {endpoint!r}: {error}; expected an address of this machine and a port not in use; "
             "choose a free tcp://HOST:PORT"

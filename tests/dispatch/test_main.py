@@ -46,7 +46,6 @@ from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
 from infra.base.wire import Codec, connect, receive, send
-from infra.kafka.broker import free_port
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.errors import LogError, SinkUnavailable
@@ -56,6 +55,7 @@ from ingest.log.embedded import LogReader, LogWriter
 from ingest.opening import open_letters
 from ps.config import CheckpointConfig, RowConfig
 from tests.ingest.topics import SYNTHETIC, events
+from tests.ports import free_port
 from tests.ps.doubles import RUN, SEED, running_shards
 
 BATCH = 4

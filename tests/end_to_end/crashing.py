@@ -19,7 +19,6 @@ from infra.base import faults
 from infra.base.faults import DISPATCHER, SEAMS
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
-from infra.kafka.broker import free_port
 from ingest.letters.embedded import read_dead_letters
 from ps.main import run_shard
 from tests.end_to_end.interrupting import Crash, golden
@@ -34,6 +33,7 @@ from tests.end_to_end.threads import (
     train,
     worker_job,
 )
+from tests.ports import free_port
 from trainer.dispatcher import Dispatcher
 from trainer.errors import DispatcherLost
 from trainer.main import run_worker

@@ -14,10 +14,10 @@ from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded, Redecided
 from dispatch.main import run_dispatcher
 from infra.base.process import Stop
-from infra.kafka.broker import free_port
 from tests.end_to_end.conftest import write_clicks
 from tests.end_to_end.interrupting import Crash
 from tests.end_to_end.threads import RUN, WAIT_SECONDS, Plan, Result
+from tests.ports import free_port
 
 
 def operated(folder: Any, **settings: Any) -> Plan:

@@ -13,7 +13,6 @@ from dispatch.checkpoints import reference, retention
 from dispatch.job import GateRule, Publishing
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
-from infra.kafka.broker import free_port
 from ingest.errors import SourceUnavailable
 from ingest.log.embedded import LogReader
 from ingest.streams.source import Record
@@ -27,6 +26,7 @@ from serving.scoring import QuestionScorer
 from serving.snapshot_id import SnapshotId
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.threads import RUN, SEED, WAIT_SECONDS, Plan, batches, train
+from tests.ports import free_port
 
 BATCH = 32
 CALM, WRONG, LAST = 60 * BATCH, 80 * BATCH, 190 * BATCH

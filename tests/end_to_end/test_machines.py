@@ -14,12 +14,12 @@ import pytest
 from api.runs.places import find_folders, find_runs
 from infra.base.process import Stop
 from infra.base.run_folder import AGENT, read_endpoint
-from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.main import ProducerJob, run_producer
 from tests.api.serving import Served
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment, wait_until
+from tests.ports import free_port
 
 SECTION = re.compile(r"^## Several machines\n(.*?)^An agent can also start whole runs", re.DOTALL | re.MULTILINE)
 COMMANDS = re.compile(r"^```\n((?:freshet|export) .*?)^```", re.DOTALL | re.MULTILINE)

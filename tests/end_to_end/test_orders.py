@@ -17,7 +17,6 @@ from dispatch.journal.history import History, read_history
 from dispatch.placement.rows.plan import WorkerPlan
 from dispatch.protocol import Order, OrderArrays, Report
 from infra.base.process import Stop
-from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.convert import Event
 from ingest.main import ProducerJob, run_producer
@@ -28,6 +27,7 @@ from tests.end_to_end.interrupting import golden
 from tests.end_to_end.processes import start, wait_for_line, wait_until
 from tests.end_to_end.threads import WAIT_SECONDS, Plan, model_of, train
 from tests.ingest.topics import events, write_json
+from tests.ports import free_port
 from trainer.worker import Upcoming, Worker
 
 BATCH, STEPS = 32, 16

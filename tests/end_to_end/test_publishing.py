@@ -11,7 +11,6 @@ import pytest
 from dispatch.checkpoints import retention
 from dispatch.job import GateRule, Publishing
 from infra.base.storage import Storage
-from infra.kafka.broker import free_port
 from ingest.streams.source import Record
 from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest
 from ps.config import CheckpointConfig, RowConfig
@@ -20,6 +19,7 @@ from tests.end_to_end.crashing import Strike, check_run, train_struck
 from tests.end_to_end.listening import Heard, StandIn
 from tests.end_to_end.threads import RUN, Plan, train
 from tests.end_to_end.withheld import Withheld, paused
+from tests.ports import free_port
 
 SMALL: dict[str, Any] = {"batch": 32, "rows": RowConfig(dim=4), "cache_rows": 600, "silence_seconds": 20.0}
 AT_ONCE = Publishing(seconds=0.0)

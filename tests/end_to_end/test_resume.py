@@ -21,7 +21,6 @@ from dispatch.placement.rows.index import BatchRows
 from dispatch.recovery import assemble
 from infra.base.process import Stop
 from infra.base.storage import Storage
-from infra.kafka.broker import free_port
 from ingest.batches.batch import Batch
 from ingest.batches.replay import GoesOn
 from ingest.letters.embedded import read_dead_letters
@@ -44,6 +43,7 @@ from tests.end_to_end.threads import (
     wait_for_steps,
 )
 from tests.end_to_end.withheld import has_generation, paused
+from tests.ports import free_port
 
 STEPS, BATCH = 14, 64
 LONG = 40 * BATCH

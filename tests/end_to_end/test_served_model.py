@@ -13,7 +13,6 @@ from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
-from infra.kafka.broker import free_port
 from ps.checkpoints.manifest import manifest_numbers, read_manifest
 from ps.checkpoints.publication import Deliveries
 from ps.config import CheckpointConfig, RowConfig
@@ -27,6 +26,7 @@ from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.test_pruning import OFTEN, TO_A_THIRD, budget_of, chunked, plan_of, pruning
 from tests.end_to_end.threads import RUN, SEED, SMALL_MODEL, Plan, batches, train
 from tests.end_to_end.withheld import paused
+from tests.ports import free_port
 from trainer.models.registry import build_model
 
 

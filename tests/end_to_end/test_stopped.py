@@ -10,10 +10,10 @@ import pytest
 
 from dispatch.journal.history import read_history
 from infra.base.process import Stop
-from infra.kafka.broker import free_port
 from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from tests.end_to_end.processes import children_of, run, start, wait_for_line, wait_until
+from tests.ports import free_port
 
 BATCH, STEPS = 64, 8
 SILENCE_SECONDS = 8

@@ -34,7 +34,6 @@ from infra.base.config import PRIVATE
 from infra.base.link import Link
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
-from infra.kafka.broker import free_port
 from infra.run.agreement import agreement_of
 from infra.run.settings import Settings
 from ingest.batches.manifest import Manifest
@@ -51,6 +50,7 @@ from ingest.streams.source import Source
 from ps.client import ShardClient
 from ps.config import CheckpointConfig, DenseRule, PsConfig, RowConfig
 from ps.main import ShardJob, run_shard
+from tests.ports import free_port
 from trainer.config import DENSE_FILE, ModelConfig, TrainerConfig
 from trainer.job import WorkerJob
 from trainer.main import run_worker

@@ -16,7 +16,6 @@ from infra.base.errors import ConfigError
 from infra.base.process import Stop
 from infra.base.storage import Storage
 from infra.base.wire import NO_ARRAYS, Arrays, Codec, Header, Refused, bind, load_curve, send
-from infra.kafka.broker import free_port
 from ps.checkpoints.manifest import CheckpointManifest, ShardPart, write_manifest
 from ps.config import PsConfig, RowConfig
 from ps.main import run_shard
@@ -42,6 +41,7 @@ from ps.protocol import (
     Terms,
 )
 from ps.start import start_rows
+from tests.ports import free_port
 from tests.ps.doubles import NO_ROWS, RUN, SEED, ShardStage, ints, owned, parts, shard_job, stage
 
 ROWS = RowConfig(dim=3)

@@ -19,8 +19,8 @@ from dispatch.feed.protocol import FEED, Live
 from dispatch.feed.server import FeedServer
 from dispatch.journal.run import RunJournal
 from infra.base.wire import Curve, guarded, load_curve, write_curve
-from infra.kafka.broker import free_port
 from tests.dispatch.journal.test_run import begun_in, job_in
+from tests.ports import free_port
 
 RUN = "r"
 

@@ -346,3 +346,12 @@ def test_a_socket_in_a_folder_that_is_not_here_cannot_be_connected_to(tmp_path: 
         with pytest.raises(ConfigError, match=r"No such file or directory; expected the user and the machine of a run"):
             connected(context, f"ipc://{tmp_path}/elsewhere/control")
         connected(context, f"ipc://{tmp_path}/not-yet").close()
+
+
+def test_a_socket_that_cannot_listen_is_closed() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as first:
+        endpoint = bind(first, "tcp://127.0.0.1:*")
+        second = context.socket(zmq.ROUTER)
+        with pytest.raises(ConfigError, match="cannot listen"):
+            bind(second, endpoint)
+        assert second.closed
