@@ -7,6 +7,7 @@ The clock is outside the decision: the time of a decision is what its caller wai
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,7 @@ from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
 from infra.base.errors import ConfigError
+from infra.base.kernels import threads, use_threads
 from ingest.schema import Schema
 
 SEED = 1
@@ -35,6 +37,8 @@ class DecideResult:
     """Medians over the second half of the steps, in milliseconds."""
 
     policy: str
+    threads: int
+    """Among which decisions were divided."""
     workers: int
     batch: int
     """Samples of a step."""
@@ -62,14 +66,15 @@ def run_decide(
     steps: int,
     cache_rows: int,
     file: Path | None = None,
+    threads_to_try: Sequence[int] = (1,),
 ) -> Iterator[DecideResult]:
-    """Every policy with every number of workers and size of batch, one after the other."""
+    """Every policy with every number of workers, size of batch and number of threads, one after the other."""
     keys_KF = read_keys(schema, dataset, file, max(batches) * steps)
-    for policy in policies:
+    for policy, number in product(policies, threads_to_try):
+        use_threads(number)
         warm_up(policy, SEED)
-        for count in workers:
-            for batch in batches:
-                yield time_decisions(policy, count, batch, keys_KF[: batch * steps], cache_rows)
+        for count, batch in product(workers, batches):
+            yield time_decisions(policy, count, batch, keys_KF[: batch * steps], cache_rows)
 
 
 def read_keys(schema: Schema, dataset: str, file: Path | None, wanted: int) -> NDArray[np.uint64]:
@@ -89,11 +94,23 @@ def read_keys(schema: Schema, dataset: str, file: Path | None, wanted: int) -> N
 def decide_table(results: Sequence[DecideResult]) -> Table:
     """The results, a line each."""
     table = Table(title="ms of a decision: of it look-up, policy and plan; ahead of it, distinct keys", box=None)
-    for name in ("policy", "workers", "samples", "keys", "ahead", "decide", "look-up", "policy", "plan", "worst"):
+    for name in (
+        "policy",
+        "threads",
+        "workers",
+        "samples",
+        "keys",
+        "ahead",
+        "decide",
+        "look-up",
+        "policy",
+        "plan",
+        "worst",
+    ):
         table.add_column(name, justify="right" if table.columns else "left")
     for each in results:
         times = (each.ahead, each.decide, each.look_up, each.assign, each.plan, each.longest)
-        counts = (each.workers, each.batch, each.distinct)
+        counts = (each.threads, each.workers, each.batch, each.distinct)
         table.add_row(each.policy, *(f"{count:,}" for count in counts), *(f"{ms:.2f}" for ms in times))
     return table
 
@@ -125,6 +142,7 @@ def time_decisions(policy: str, workers: int, batch: int, keys_KF: NDArray[np.ui
     )
     return DecideResult(
         policy=policy,
+        threads=threads(),
         workers=workers,
         batch=batch,
         distinct=distinct,

@@ -36,6 +36,7 @@ from dispatch.parts import open_parts
 from dispatch.progress.status import Status
 from dispatch.recovery import abandon, abort, recover
 from infra.base.faults import reach
+from infra.base.kernels import use_threads
 from infra.base.process import Stop
 from infra.base.telemetry import Meter
 from ingest.letters.letter import DeadLetters
@@ -51,6 +52,7 @@ def run_dispatcher(
     meter: Meter,
 ) -> Status:
     """Trains until a stop is requested or the stream ends; returns the last status."""
+    use_threads(job.dispatch.threads)
     with ExitStack() as resources:
         parts = open_parts(job, source, letters, stop, meter, resources)
         coordinator = Coordinator(parts)

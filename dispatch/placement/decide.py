@@ -33,6 +33,7 @@ from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
 from infra.base.distinct import BatchKeys, number_keys
 from infra.base.errors import ConfigError
+from infra.base.kernels import threads
 
 RECENT_STEPS = 8
 """Number of steps over which the time of the rest of the work is measured."""
@@ -403,11 +404,18 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
     chunks: of a row, as in PruneTerms.
 
     It covers rows that samples have in common and that nobody holds at first, the policy's full alpha, less, and none,
-    and a comparison with Heu: each has different kernels.
+    and a comparison with Heu: each has different kernels. So do decisions for one worker, if others are divided among
+    threads.
     """
+    for workers in (2, 1) if threads() > 1 else (2,):
+        _warm_up(policy, seed, backend, chunks, workers)
+
+
+def _warm_up(policy: str, seed: int, backend: Backend, chunks: int, workers: int) -> None:
     spec = parse_spec(policy)
     hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
-    directory = Directory(np.full(2, 16, np.int64), "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
+    caches = np.full(workers, 32, np.int64)
+    directory = Directory(caches, "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
     index = Index.restore(np.arange(4, dtype=np.uint64))
     admission = Admission(AdmissionTerms(after=2, filter_bytes=1024), np.arange(2, dtype=np.uint64))
     built = spec.build(seed, backend)
@@ -416,7 +424,7 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
         directory=directory,
         policy=built,
         needs=spec.needs,
-        row_cost_n=np.array([1.0, 2.0]),
+        row_cost_n=np.arange(1.0, workers + 1, dtype=np.float64),
         admission=admission,
         pruner=Pruner(PruneTerms(chunks)),
         sizes=np.ones(1 << chunks) if chunks else None,

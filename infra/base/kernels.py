@@ -15,6 +15,9 @@ write the same file, each in one step.
 Compiling everything that a process needs takes a minute of a busy processor. A process therefore does it before its
 work, in ``compile_ahead``, which reports its progress to ``LISTENERS``, and stops before the next kernel once the
 process is asked to stop.
+
+Some kernels divide a loop among threads (``threaded``). These are numba's own, which need no GIL; the process says how
+many with ``use_threads``. With one, which is the default, such a kernel is compiled without them.
 """
 
 import fcntl
@@ -23,12 +26,13 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -317,9 +321,11 @@ class KernelCache(FunctionCache):
 
     _impl_class = KernelCacheImpl
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], form: str) -> None:
+        """form: what distinguishes kernels that are compiled from the same function."""
         super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = KernelFiles(self.cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+        name = self._impl.filename_base + form
+        self._cache_file = KernelFiles(self.cache_path, name, self._impl.locator.get_source_stamp())
         self._kernel_name = name_of(function)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
@@ -355,10 +361,93 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def kernel(function: Kernel) -> Kernel:
     """Compiles a function of plain arrays once for each combination of types; it releases the GIL."""
-    compiled: Any = njit(**OPTIONS)(function)
+    return _compiled(function)
+
+
+def _compiled(function: Kernel, form: str = "", **more: Any) -> Kernel:
+    options: dict[str, Any] = OPTIONS | more
+    compiled: Any = njit(**options)(function)
     try:
-        compiled._cache = KernelCache(function)
+        compiled._cache = KernelCache(function, form)
     except RuntimeError:  # numba found nowhere to keep it
         compiled._cache = NothingKept(function)
     LOADED.add(name_of(function))
     return compiled  # type: ignore[no-any-return]
+
+
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+LAYERS = ["omp", "tbb", "workqueue"]
+"""Where numba's threads come from: the first that is installed. The last always is, but its threads wake slowly."""
+SPINS = "10000"
+"""How often a thread of the first looks for work before it sleeps, about until the next kernel of a decision comes. By
+default they would keep cores busy that others need.
+"""
+MOST_BY_DEFAULT = 8
+"""Threads beyond which a decision for a few workers became slower."""
+numba.config.THREADING_LAYER_PRIORITY = LAYERS  # type: ignore[attr-defined]
+
+
+class _Threads:
+    """How many threads the kernels of this process use, and who uses them now: some layers end the process if two of
+    its threads do at the same time.
+    """
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.lock = threading.Lock()
+
+
+_THREADS = _Threads()
+os.register_at_fork(after_in_child=_THREADS.__init__)  # type: ignore[misc]  # a child has no threads but its own
+
+
+def use_threads(number: int) -> int:
+    """Sets among how many threads kernels divide their work, at most as many as there are cores; returns how many.
+
+    number: 0 means half of the cores, at most MOST_BY_DEFAULT.
+    """
+    cores = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    _THREADS.number = max(1, min(number or min(cores // 2, MOST_BY_DEFAULT), cores))
+    if _THREADS.number > 1:
+        _start_threads(_THREADS.number)
+    return _THREADS.number
+
+
+def _start_threads(number: int) -> None:
+    """Starts them, with an environment that only their library sees, and only once."""
+    before = os.environ.get("GOMP_SPINCOUNT")
+    os.environ["GOMP_SPINCOUNT"] = before or SPINS
+    numba.set_num_threads(number)
+    if before is None:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
+def threaded(function: Kernel) -> Kernel:
+    """A kernel, to be called from Python only, whose loop over ``prange`` is divided among threads. Its first argument
+    is the number of passes.
+
+    No two passes may write to the same place. The results are then the same for any number of threads.
+    """
+    alone = kernel(function)
+    divided = _compiled(function, ".threads", parallel=True)
+
+    @wraps(function)
+    def call(passes: int, *arguments: Any) -> Any:
+        if passes == 1 or _THREADS.number == 1:
+            return alone(passes, *arguments)
+        with _THREADS.lock:
+            numba.set_num_threads(min(passes, _THREADS.number))
+            return divided(passes, *arguments)
+
+    return call  # type: ignore[return-value]
+
+
+def threads() -> int:
+    """Among how many threads kernels divide their work."""
+    return _THREADS.number
+
+
+@kernel
+def range_of(k: int, ranges: int, size: int) -> tuple[int, int]:
+    """The k-th of so many ranges of about equal size: its first number and its end."""
+    return size * k // ranges, size * (k + 1) // ranges

@@ -75,6 +75,7 @@ def decide(
     policies: Annotated[str, typer.Option(help="Policies, one after the other.")] = "esd:1,joint",
     workers: Annotated[str, typer.Option(help="Numbers of workers, e.g. 1,8.")] = "1,8",
     batch: Annotated[str, typer.Option(help="Samples of a step, e.g. 1024,4096.")] = "1024,4096",
+    threads: Annotated[str, typer.Option(help="Threads that decide, e.g. 1,8; 0 is the default of a run.")] = "0",
     steps: Annotated[int, typer.Option(help="Decisions of each kind.", min=8)] = 40,
     cache_rows: Annotated[int, typer.Option(help="Rows in the cache of each worker.", min=1)] = 1_000_000,
     file: Annotated[Path | None, typer.Option("--input", help="File of clicks; synthetic clicks by default.")] = None,
@@ -89,16 +90,17 @@ def decide(
     from ingest.schema import load_schema
 
     try:
-        counts, batches = ([int(part) for part in text.split(",")] for text in (workers, batch))
+        counts, batches, among = ([int(part) for part in text.split(",")] for text in (workers, batch, threads))
     except ValueError:
-        counts, batches = [0], [0]
-    if min(*counts, *batches) < 1:
+        counts, batches, among = [0], [0], [0]
+    if min(*counts, *batches) < 1 or min(among) < 0:
         raise ConfigError(
-            f"decisions cannot be timed; got --workers {workers!r} and --batch {batch!r}; expected whole numbers above "
-            "0 with commas between; correct them"
+            f"decisions cannot be timed; got --workers {workers!r}, --batch {batch!r} and --threads {threads!r}; "
+            "expected whole numbers above 0 with commas between, or 0 threads for the default; correct them"
         )
     chosen = policies.split(",")
-    found = list(run_decide(chosen, counts, batches, load_schema(form), form, steps, cache_rows, _existing(file)))
+    clicks = load_schema(form), form, steps, cache_rows, _existing(file)
+    found = list(run_decide(chosen, counts, batches, *clicks, among))
     Console().print(decide_table(found))
     write_json(found, output)
 

@@ -79,6 +79,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.alpha",
         "dispatch.alpha_dwell_seconds",
         "dispatch.opt_backend",
+        "dispatch.threads",
         "dispatch.workers",
         "dispatch.cache_rows",
         "dispatch.eviction",

@@ -44,7 +44,7 @@ def test_a_file_with_too_few_clicks_is_refused(tmp_path: Path) -> None:
         list(run_decide(["laia"], [1], [16], SCHEMA, "avazu", steps=8, cache_rows=2000, file=file))
 
 
-@pytest.mark.parametrize("option", [("--workers", "0"), ("--batch", "many")])
+@pytest.mark.parametrize("option", [("--workers", "0"), ("--batch", "many"), ("--threads", "-1")])
 def test_bad_numbers_are_refused(option: tuple[str, str]) -> None:
     refused = CliRunner().invoke(app, ["bench", "decide", *option])
     assert isinstance(refused.exception, ConfigError)
@@ -53,7 +53,8 @@ def test_bad_numbers_are_refused(option: tuple[str, str]) -> None:
 
 def test_the_command_writes_its_results(tmp_path: Path) -> None:
     arguments = ["--policies", "laia", "--workers", "2", "--batch", "16", "--steps", "8", "--cache-rows", "2000"]
+    arguments += ["--threads", "1"]
     done = CliRunner().invoke(app, ["bench", "decide", *arguments, "--json", str(tmp_path / "decide.json")])
     assert done.exit_code == 0, done.output
     (result,) = json.loads((tmp_path / "decide.json").read_text())
-    assert (result["policy"], result["workers"], result["batch"]) == ("laia", 2, 16)
+    assert (result["policy"], result["threads"], result["workers"], result["batch"]) == ("laia", 1, 2, 16)

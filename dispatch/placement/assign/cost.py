@@ -17,12 +17,13 @@ push. Nothing of size rows × workers is needed. With sizes, R and h_j are sums 
 """
 
 import numpy as np
+from numba import prange
 
 from dispatch.placement.arrays import F64, I32, U8, U64
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.rows.holders import WORD_BITS, bit_at, held, held_by
 from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, range_of, threaded, threads
 
 LOW_HALF = np.uint64(2**32 - 1)
 WEIGHTS = np.zeros(3, dtype=np.uint64)
@@ -35,9 +36,12 @@ def cost_matrix(situation: Situation) -> F64:
     pushes_U = _pushes(situation.state_U, situation.holders_UQ, situation.row_cost_n, situation.value_share)
     part = 1.0 + situation.value_share if situation.parts_hold else 0.0
     rows = situation.local_BF, situation.state_U, situation.holders_UQ
+    cost_Bn = np.empty((situation.samples, situation.workers), dtype=np.float64)
     if situation.size_U is None:
-        return _costs(*rows, pushes_U, situation.row_cost_n, part)
-    return _costs_by_size(*rows, pushes_U, situation.row_cost_n, part, situation.size_U)
+        _price(threads(), *rows, pushes_U, situation.row_cost_n, part, cost_Bn)
+    else:
+        _price_by_size(threads(), *rows, pushes_U, situation.row_cost_n, part, situation.size_U, cost_Bn)
+    return cost_Bn
 
 
 def cost_matrix_reference(situation: Situation) -> F64:
@@ -69,11 +73,28 @@ def _pushes(state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -
     return pushes_U
 
 
+@threaded
+def _price(
+    ranges: int,
+    local_BF: I32,
+    state_U: U8,
+    holders_UQ: U64,
+    pushes_U: F64,
+    row_cost_n: F64,
+    part: float,
+    cost_Bn: F64,
+) -> None:
+    """Fills ``cost_Bn``, one range of samples at a time; part: what a part-holder saves, in rows."""
+    for k in prange(ranges):
+        first, end = range_of(k, ranges, local_BF.shape[0])
+        _costs(local_BF[first:end], state_U, holders_UQ, pushes_U, row_cost_n, part, cost_Bn[first:end])
+
+
 @kernel
-def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_n: F64, part: float) -> F64:
-    """part: what a part-holder saves, in rows."""
+def _costs(
+    local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_n: F64, part: float, cost_Bn: F64
+) -> None:
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
-    cost_Bn = np.empty((samples, workers), dtype=np.float64)
     # low half: rows that a worker holds whole, those that it owns twice; high half: parts that it holds
     held_n = np.empty(words * WORD_BITS, dtype=np.uint64)
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
@@ -98,19 +119,39 @@ def _costs(local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_
         for j in range(workers):
             saved = np.float64(held_n[j] & LOW_HALF) + part * np.float64(held_n[j] >> np.uint64(32))
             cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(rows) - saved)
-    return cost_Bn
+
+
+@threaded
+def _price_by_size(
+    ranges: int,
+    local_BF: I32,
+    state_U: U8,
+    holders_UQ: U64,
+    pushes_U: F64,
+    row_cost_n: F64,
+    part: float,
+    size_U: F64,
+    cost_Bn: F64,
+) -> None:
+    """The same with rows of different sizes; part: what a part-holder of a whole row saves, in rows."""
+    for k in prange(ranges):
+        first, end = range_of(k, ranges, local_BF.shape[0])
+        _costs_by_size(local_BF[first:end], state_U, holders_UQ, pushes_U, row_cost_n, part, size_U, cost_Bn[first:end])
 
 
 @kernel
 def _costs_by_size(
-    local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_n: F64, part: float, size_U: F64
-) -> F64:
-    """The same with rows of different sizes; part: what a part-holder of a whole row saves, in rows.
-
-    Parts are counted, and only what is missing of their rows is summed: so sizes of 1 give the same bits as none.
-    """
+    local_BF: I32,
+    state_U: U8,
+    holders_UQ: U64,
+    pushes_U: F64,
+    row_cost_n: F64,
+    part: float,
+    size_U: F64,
+    cost_Bn: F64,
+) -> None:
+    """Parts are counted, and only what is missing of their rows is summed: so sizes of 1 give the same bits as none."""
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
-    cost_Bn = np.empty((samples, workers), dtype=np.float64)
     saved_n = np.empty(words * WORD_BITS, dtype=np.float64)
     parts_n = np.empty(words * WORD_BITS, dtype=np.float64)
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
@@ -140,4 +181,3 @@ def _costs_by_size(
                     parts_n[first + j] += holds * is_split
         for j in range(workers):
             cost_Bn[i, j] = pushes + row_cost_n[j] * (rows - (saved_n[j] + part * parts_n[j]))
-    return cost_Bn

@@ -92,11 +92,11 @@ def improve_until(
     """
     placed = Placement(situation, start_B)
     places_n = placed.counts_n
-    start_cost = placed.cost()
+    start_cost = least = placed.cost()
     draw = np.random.default_rng([seed, situation.step])
     if rounds and is_cold(placed, situation) and (deadline is None or perf_counter() < deadline):
         anneal(placed, places_n, draw, deadline, again)
-    least = placed.cost()
+        least = placed.cost()
     price_n = np.zeros(situation.workers)
     began = perf_counter()
     longest = 0.0

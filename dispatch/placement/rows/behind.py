@@ -9,25 +9,27 @@ A list is doubly linked, through the slots of the cache: a row that is trained a
 so no step has to tidy up after others. A slot whose row is no longer owned, or another one, stays in the list until it
 is first or trained again.
 
-Legend: n workers, C slots.
+Legend: n workers, C slots, K numbers of a worker.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import I32, I64
+from dispatch.placement.arrays import F64, I32
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.moves import MOVE_WORKER, OWNED_BEHIND, PULLS_COUNT, RoundMoves, push
+from dispatch.placement.rows.moves import OWNED_BEHIND, PULLS_COUNT, RoundMoves, push
 from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, is_holder, set_state, state_of, step_of
 from dispatch.placement.rows.uses import Uses
 from infra.base.hashing import EMPTY
 from infra.base.kernels import kernel
 
 FIRST = 0
-"""Columns of ``ends_n2``."""
+"""Columns of ``ends_nK``."""
 LAST = 1
+ENDS = 32
+"""Twice a cache line, so that no two threads write to the same one."""
 
 BEFORE = 0
 """Columns of ``links_nC2``."""
@@ -44,7 +46,7 @@ class IdleLists(NamedTuple):
 
     links_nC2: I32
     """The slots that were trained before and after each one."""
-    ends_n2: I32
+    ends_nK: I32
     """The slots of each worker that have not been trained for longest and for shortest."""
 
 
@@ -57,63 +59,66 @@ class WriteBehind:
         self.is_due = True
         """Whether rows are pushed now; otherwise they stay in the lists."""
         n, C = caches.is_outdated_nC.shape
-        self._lists = IdleLists(np.empty((n, C if share else 0, 2), np.int32), np.empty((n, 2), np.int32))
+        self.lists = IdleLists(np.empty((n, C if share else 0, 2), np.int32), np.empty((n, ENDS), np.int32))
         self.forget()
-        self._credit_n = np.zeros(n)
+        self.credit_n = np.zeros(n)
         """The fraction of each worker's budgets so far that was not enough for a row."""
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._lists)
+        return sum(array.nbytes for array in self.lists)
+
+    @property
+    def share_now(self) -> float:
+        """The share in the next step."""
+        return self.share if self.is_due else 0.0
 
     def most(self, pulls: int) -> int:
-        """Most rows that are pushed in a step with that many pulls."""
-        return int(self.share * pulls) + self._credit_n.size if self.share else 0
-
-    def push(self, rows: RowStates, caches: Caches, moves: RoundMoves, late_from: int, now: int) -> None:
-        """Adds this step's rows to the moves, which have all its pulls; rows of step late_from, or after it, stay.
-
-        now: this step, as slots have it.
-        """
-        if self.share and self.is_due:
-            pulls_n = np.bincount(
-                moves.pulls_4[: moves.counts[PULLS_COUNT], MOVE_WORKER], minlength=self._credit_n.size
-            )
-            self._credit_n += self.share * pulls_n
-            budget_n = self._credit_n.astype(np.int64)
-            self._credit_n -= budget_n
-            push_idle(self._lists, budget_n, rows, caches, moves, late_from, now)
+        """Most rows that a worker pushes in a step with that many pulls."""
+        return int(self.share * pulls) + 1
 
     def note(self, uses: Uses, slots: I32) -> None:
         """Moves what the step trains to the ends of the lists; slots: of the rows in ``uses``."""
         if self.share:
-            list_trained(self._lists, uses, slots)
+            list_trained(self.lists, uses, slots)
 
     def forget(self) -> None:
         """Clears the lists, because every row has become clean."""
-        self._lists.links_nC2[:, :, BEFORE] = UNLISTED
-        self._lists.ends_n2[:] = NONE
+        self.lists.links_nC2[:, :, BEFORE] = UNLISTED
+        self.lists.ends_nK[:] = NONE
 
 
 @kernel
 def push_idle(
-    lists: IdleLists, budget_n: I64, rows: RowStates, caches: Caches, moves: RoundMoves, late_from: int, now: int
+    worker: int,
+    lists: IdleLists,
+    credit_n: F64,
+    share: float,
+    rows: RowStates,
+    caches: Caches,
+    moves: RoundMoves,
+    late_from: int,
+    now: int,
 ) -> None:
-    """Pushes up to that many rows of each worker, the longest untrained first; now: this step, as slots have it."""
-    for worker in range(budget_n.size):
-        links = lists.links_nC2[worker]
-        ends = lists.ends_n2[worker]
-        left = budget_n[worker]
-        while left > 0 and ends[FIRST] != NONE:
-            slot = ends[FIRST]
-            row = int(caches.slot_nC4[worker, slot, cache.ROW])
-            if _is_idle(caches, worker, slot, now) and state_of(rows, row) == OWNED and is_holder(rows, row, worker):
-                if step_of(rows, row) >= late_from:
-                    break
-                push(moves, worker, row, slot, OWNED_BEHIND)
-                set_state(rows, row, CLEAN)
-                left -= 1
-            _take_out(links, ends, slot)
+    """Pushes rows of a worker, the longest untrained first, up to a share of the pulls, which the moves have.
+
+    Rows of step late_from, or after it, stay. now: this step, as slots have it.
+    """
+    links = lists.links_nC2[worker]
+    ends = lists.ends_nK[worker]
+    credit = credit_n[worker] + share * moves.counts_nK[worker, PULLS_COUNT]
+    left = int(credit)
+    credit_n[worker] = credit - left
+    while left > 0 and ends[FIRST] != NONE:
+        slot = ends[FIRST]
+        row = int(caches.slot_nC4[worker, slot, cache.ROW])
+        if _is_idle(caches, worker, slot, now) and state_of(rows, row) == OWNED and is_holder(rows, row, worker):
+            if step_of(rows, row) >= late_from:
+                break
+            push(moves, worker, row, slot, OWNED_BEHIND)
+            set_state(rows, row, CLEAN)
+            left -= 1
+        _take_out(links, ends, slot)
 
 
 @kernel
@@ -121,7 +126,7 @@ def list_trained(lists: IdleLists, uses: Uses, slots: I32) -> None:
     """Moves the rows that each worker alone uses in this step to the end of its list, in the order of its uses."""
     for worker in range(uses.alone_n.size):
         links = lists.links_nC2[worker]
-        ends = lists.ends_n2[worker]
+        ends = lists.ends_nK[worker]
         first = uses.local_starts[worker]
         for slot in slots[first : first + uses.alone_n[worker]]:
             if links[slot, BEFORE] != UNLISTED:

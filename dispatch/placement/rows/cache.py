@@ -11,7 +11,7 @@ has not been used since the queue was built, so the order at that moment is stil
 every mark equals ``target``: it rises by one and the queue is built again. An eviction costs O(log C), amortised. For
 ``lfu`` a row that has just come may be the next to leave, so its queue is built again in every step that evicts.
 
-Legend: n workers, C slots, H places of the hash table row → slot.
+Legend: n workers, C slots, H places of the hash table row → slot, K counters.
 """
 
 from typing import NamedTuple
@@ -39,12 +39,14 @@ LFU = 2
 EVICTIONS = {"lru": LRU, "emark": EMARK, "lfu": LFU}
 
 TARGET = 0
-"""Columns of ``counters_n6``: the newest mark, slots in use, entries of the two lists, the queue's step."""
+"""Columns of ``counters_nK``: the newest mark, slots in use, entries of the two lists, the queue's step."""
 FILLED = 1
 OUTDATED = 2
 HEAD = 3
 QUEUED = 4
 MADE = 5
+COUNTERS = 16
+"""Twice a cache line, so that no two threads write to the same one."""
 
 
 class Caches(NamedTuple):
@@ -60,14 +62,14 @@ class Caches(NamedTuple):
     """Whether the slot is in ``outdated_nC`` (entries are removed lazily)."""
     outdated_nC: I32
     queue_nC: I32
-    counters_n6: I64
+    counters_nK: I64
 
 
 def empty_caches(capacity_n: I64) -> Caches:
     n = capacity_n.size
     C = int(capacity_n.max(initial=1))
     H = 1 << (2 * C - 1).bit_length()
-    counters = np.zeros((n, 6), np.int64)
+    counters = np.zeros((n, COUNTERS), np.int64)
     counters[:, TARGET] = 1
     slots = np.zeros((n, C, 4), np.int32)
     slots[:, :, ROW] = EMPTY
@@ -79,7 +81,7 @@ def empty_caches(capacity_n: I64) -> Caches:
         is_listed_nC=np.zeros((n, C), np.bool_),
         outdated_nC=np.zeros((n, C), np.int32),
         queue_nC=np.zeros((n, C), np.int32),
-        counters_n6=counters,
+        counters_nK=counters,
     )
 
 
@@ -91,18 +93,18 @@ def slot_of(caches: Caches, worker: int, row: int) -> int:
 
 
 @kernel
-def find_slots(caches: Caches, workers: I32, rows: I64) -> I32:
+def find_slots(caches: Caches, worker: int, rows: I64) -> I32:
     """The same for many. Memory fetches are slow but independent, so all are started before any result is used."""
     mask = caches.table_nH.shape[1] - 1
     slots = np.empty(rows.size, np.int32)
     found = np.empty(rows.size, np.int32)
     for i in range(rows.size):
-        slots[i] = caches.table_nH[workers[i], home(rows[i], mask)]
+        slots[i] = caches.table_nH[worker, home(rows[i], mask)]
     for i in range(rows.size):
-        found[i] = caches.slot_nC4[workers[i], max(slots[i], 0), ROW]
+        found[i] = caches.slot_nC4[worker, max(slots[i], 0), ROW]
     for i in range(rows.size):
         if slots[i] != EMPTY and found[i] != rows[i]:
-            slots[i] = slot_of(caches, workers[i], rows[i])
+            slots[i] = slot_of(caches, worker, rows[i])
     return slots
 
 
@@ -127,29 +129,29 @@ def carry_over(old: Caches, was: int, new: Caches, worker: int) -> None:
     """Copies the contents of a cache into an empty one: slots, ages and marks. Slots that the new
     one lacks are lost.
     """
-    counters = new.counters_n6[worker]
-    filled = min(old.counters_n6[was, FILLED], new.capacity_n[worker])
+    counters = new.counters_nK[worker]
+    filled = min(old.counters_nK[was, FILLED], new.capacity_n[worker])
     for slot in range(filled):
         new.slot_nC4[worker, slot] = old.slot_nC4[was, slot]
         put(new, worker, old.slot_nC4[was, slot, ROW], slot)
         if old.is_outdated_nC[was, slot]:
             new.is_outdated_nC[worker, slot] = True
-    for slot in old.outdated_nC[was, : old.counters_n6[was, OUTDATED]]:
+    for slot in old.outdated_nC[was, : old.counters_nK[was, OUTDATED]]:
         if slot < filled:
             new.outdated_nC[worker, counters[OUTDATED]] = slot
             new.is_listed_nC[worker, slot] = True
             counters[OUTDATED] += 1
-    for slot in old.queue_nC[was, old.counters_n6[was, HEAD] : old.counters_n6[was, QUEUED]]:
+    for slot in old.queue_nC[was, old.counters_nK[was, HEAD] : old.counters_nK[was, QUEUED]]:
         if slot < filled:
             new.queue_nC[worker, counters[QUEUED]] = slot
             counters[QUEUED] += 1
     counters[FILLED] = filled
-    counters[TARGET], counters[MADE] = old.counters_n6[was, TARGET], old.counters_n6[was, MADE]
+    counters[TARGET], counters[MADE] = old.counters_nK[was, TARGET], old.counters_nK[was, MADE]
 
 
 @kernel
 def use(caches: Caches, worker: int, slot: int, step: int) -> None:
-    caches.slot_nC4[worker, slot, MARK] = caches.counters_n6[worker, TARGET]
+    caches.slot_nC4[worker, slot, MARK] = caches.counters_nK[worker, TARGET]
     caches.slot_nC4[worker, slot, USES] += 1
     caches.slot_nC4[worker, slot, LAST] = step
 
@@ -160,8 +162,8 @@ def outdate(caches: Caches, worker: int, slot: int) -> None:
     caches.is_outdated_nC[worker, slot] = True
     if not caches.is_listed_nC[worker, slot]:
         caches.is_listed_nC[worker, slot] = True
-        caches.outdated_nC[worker, caches.counters_n6[worker, OUTDATED]] = slot
-        caches.counters_n6[worker, OUTDATED] += 1
+        caches.outdated_nC[worker, caches.counters_nK[worker, OUTDATED]] = slot
+        caches.counters_nK[worker, OUTDATED] += 1
 
 
 @kernel
@@ -171,7 +173,7 @@ def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int
     Rows of this step must have been used already, so that they have the newest mark. The slots count as used from here
     on. Slots that were never used come first, then outdated copies, then the queue's.
     """
-    counters = caches.counters_n6[worker]
+    counters = caches.counters_nK[worker]
     slots = np.empty(wanted, np.int32)
     taken = 0
     while taken < wanted and counters[FILLED] < caches.capacity_n[worker]:
@@ -193,7 +195,7 @@ def make_room(caches: Caches, worker: int, wanted: int, step: int, eviction: int
 @kernel
 def _take_queued(caches: Caches, worker: int, slots: I32, step: int, eviction: int) -> None:
     """Fills ``slots`` from the queue, which is built again when it is used up."""
-    counters = caches.counters_n6[worker]
+    counters = caches.counters_nK[worker]
     if eviction == LFU and counters[MADE] != step:
         _queue_again(caches, worker, step, eviction)
     taken = 0
@@ -219,7 +221,7 @@ def _start_again(caches: Caches, worker: int, slots: I32, step: int) -> None:
 
 @kernel
 def _queue_again(caches: Caches, worker: int, step: int, eviction: int) -> None:
-    counters = caches.counters_n6[worker]
+    counters = caches.counters_nK[worker]
     capacity = caches.capacity_n[worker]
     counters[TARGET] += 1
     slots = caches.slot_nC4[worker, :capacity]

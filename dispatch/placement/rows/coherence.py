@@ -5,22 +5,28 @@ Legend: U distinct rows of the batch, n workers, Q words of 64 workers each.
 """
 
 import numpy as np
+from numba import prange
 
-from dispatch.placement.arrays import I32, I64, U8, U64
+from dispatch.placement.arrays import F64, I32, I64, U8, U64
 from dispatch.placement.rows import cache
+from dispatch.placement.rows.behind import IdleLists, push_idle
 from dispatch.placement.rows.cache import Caches
-from dispatch.placement.rows.holders import held, is_same, is_single, lowest_bit, worker_of
+from dispatch.placement.rows.holders import held, is_single
 from dispatch.placement.rows.moves import (
+    CLEAN_COUNT,
     OWNED_EVICT,
     OWNED_FLUSH,
     OWNED_UPDATE,
     PART_EVICT,
     PART_FLUSH,
     PART_UPDATE,
+    PARTS_COUNT,
     VALUE_ONLY,
     WITH_STATE,
     RoundMoves,
     add_settled,
+    lose_clean,
+    lose_part,
     pull,
     push,
 )
@@ -42,7 +48,7 @@ from dispatch.placement.rows.states import (
 )
 from dispatch.placement.rows.uses import Uses
 from infra.base.hashing import EMPTY
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, threaded
 from ps.keys import FREE
 
 PUSHES = 1
@@ -70,74 +76,95 @@ def push_trained(trained: I64, rows: RowStates, caches: Caches, moves: RoundMove
         set_state(rows, row, CLEAN)
 
 
-@kernel
-def synchronise(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, moves: RoundMoves) -> None:
-    """Step 1: afterwards every row of the batch is clean, and its holders are users that need not pull it.
+@threaded
+def move_rows(
+    n: int,
+    rows_U: I64,
+    users_UQ: U64,
+    state_U: U8,
+    holders_UQ: U64,
+    uses: Uses,
+    step: int,
+    late_from: int,
+    rows: RowStates,
+    caches: Caches,
+    eviction: int,
+    lists: IdleLists,
+    credit_n: F64,
+    share: float,
+    moves: RoundMoves,
+    slots: I32,
+) -> None:
+    """Steps 1 and 2, and what is written behind, worker by worker; fills ``slots``.
 
-    Changes the caches and ``holders_UQ``, but not the rows' states, which ``advance`` is about to overwrite.
+    step: this one, as slots have it. state_U and holders_UQ: before the step; they stay as they are, since ``advance``
+    is about to overwrite them. Of the rows' states only those change here that one worker owns alone; what several
+    workers evict is noted for ``settle`` and ``leave``.
     """
-    worker, u_of, kind = _leaving(rows_U, users_UQ, state_U, holders_UQ, moves)
+    for worker in prange(n):
+        _synchronise(worker, rows_U, users_UQ, state_U, holders_UQ, caches, moves)
+        _give_slots(worker, rows_U, uses, state_U, holders_UQ, step, rows, caches, eviction, moves, slots)
+        if share > 0.0:
+            push_idle(worker, lists, credit_n, share, rows, caches, moves, late_from, step)
+
+
+@kernel
+def _synchronise(
+    worker: int, rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, moves: RoundMoves
+) -> None:
+    """Step 1 for one worker: it pushes what others are about to use, and marks what it will not hold any more."""
+    u_of, kind = _leaving(worker, users_UQ, state_U, holders_UQ)
     slot = cache.find_slots(caches, worker, rows_U[u_of])
-    for i in range(worker.size):
-        row = rows_U[u_of[i]]
+    for i in range(u_of.size):
         if kind[i] & PUSHES:
-            push(moves, worker[i], row, slot[i], OWNED_UPDATE if state_U[u_of[i]] == OWNED else PART_UPDATE)
+            u = u_of[i]
+            push(moves, worker, rows_U[u], slot[i], OWNED_UPDATE if state_U[u] == OWNED else PART_UPDATE)
         if kind[i] & LEAVES:
-            cache.outdate(caches, worker[i], slot[i])
+            cache.outdate(caches, worker, slot[i])
 
 
 @kernel
-def _leaving(rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, moves: RoundMoves) -> tuple[I32, I32, U8]:
-    """Every (holder, row) that pushes or stops being a holder, and which of the two it does."""
-    most = moves.pushes_4.shape[0]
-    worker = np.empty(most, np.int32)
-    u_of = np.empty(most, np.int32)
-    kind = np.empty(most, np.uint8)
+def _leaving(worker: int, users_UQ: U64, state_U: U8, holders_UQ: U64) -> tuple[I32, U8]:
+    """Every row of the batch that a holder pushes or stops holding, and which of the two it does."""
+    u_of = np.empty(state_U.size, np.int32)
+    kind = np.empty(state_U.size, np.uint8)
     count = 0
-    for u in range(rows_U.size):
-        state = state_U[u]
-        if state == OWNED and is_same(holders_UQ, users_UQ, u):
+    for u in range(state_U.size):
+        if not held(holders_UQ, u, worker):
             continue
-        for q in range(holders_UQ.shape[1]):
-            holders = holders_UQ[u, q]
-            users = users_UQ[u, q]
-            left = holders if state != CLEAN else holders & ~users
-            holders_UQ[u, q] = 0 if state == SPLIT else holders & users
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                worker[count], u_of[count] = worker_of(bit, q), u
-                leaves = LEAVES if state == SPLIT or (users & bit) == 0 else 0
-                kind[count] = leaves | (PUSHES if state != CLEAN else 0)
-                count += 1
-        if state == SPLIT:
-            add_settled(moves, rows_U[u])
-    return worker[:count], u_of[:count], kind[:count]
+        state = state_U[u]
+        uses = held(users_UQ, u, worker)
+        if uses and (state == CLEAN or (state == OWNED and is_single(users_UQ, u))):
+            continue
+        u_of[count] = u
+        kind[count] = (PUSHES if state != CLEAN else 0) | (LEAVES if state == SPLIT or not uses else 0)
+        count += 1
+    return u_of[:count], kind[:count]
 
 
 @kernel
-def give_slots(
+def _give_slots(
+    worker: int,
     rows_U: I64,
     uses: Uses,
+    state_U: U8,
     holders_UQ: U64,
     step: int,
     rows: RowStates,
     caches: Caches,
     eviction: int,
     moves: RoundMoves,
-) -> I32:
-    """Step 2: a slot for every row that a worker uses; missing or outdated rows are pulled."""
-    slots = np.empty(uses.local.size, np.int32)
-    for worker in range(caches.capacity_n.size):
-        first = uses.local_starts[worker]
-        end = uses.local_starts[worker + 1]
-        local = uses.local[first:end]
-        slots[first:end] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, moves)
-        for i in range(local.size):
-            if not held(holders_UQ, local[i], worker):
-                kind = WITH_STATE if i < uses.alone_n[worker] else VALUE_ONLY
-                pull(moves, worker, rows_U[local[i]], slots[first + i], kind)
-    return slots
+    slots: I32,
+) -> None:
+    """Step 2 for one worker: a slot for every row that it uses; missing or outdated rows are pulled."""
+    first = uses.local_starts[worker]
+    local = uses.local[first : uses.local_starts[worker + 1]]
+    its_slots = slots[first : first + local.size]
+    its_slots[:] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, moves)
+    for i in range(local.size):
+        if state_U[local[i]] == SPLIT or not held(holders_UQ, local[i], worker):
+            kind = WITH_STATE if i < uses.alone_n[worker] else VALUE_ONLY
+            pull(moves, worker, rows_U[local[i]], its_slots[i], kind)
 
 
 @kernel
@@ -147,7 +174,7 @@ def _slots_for(
     """The slots of the rows that a worker uses. All rows it holds are marked before room is made, so none of them
     leaves.
     """
-    slots = cache.find_slots(caches, np.full(used.size, worker, np.int32), used)
+    slots = cache.find_slots(caches, worker, used)
     missing = np.empty(used.size, np.int32)
     count = 0
     for i in range(used.size):
@@ -173,16 +200,38 @@ def _evict(worker: int, slots: I32, rows: RowStates, caches: Caches, moves: Roun
         if row == EMPTY:
             continue
         if not caches.is_outdated_nC[worker, slots[i]]:
-            remove_holder(rows, row, worker)
             if states[i] == OWNED:
                 push(moves, worker, row, slots[i], OWNED_EVICT)
+                remove_holder(rows, row, worker)
                 set_state(rows, row, CLEAN)
             elif states[i] == SPLIT:
                 push(moves, worker, row, slots[i], PART_EVICT)
-                if not is_held(rows, row):
-                    add_settled(moves, row, makes_room=True)
-                    set_state(rows, row, CLEAN)
+                lose_part(moves, worker, row)
+            else:
+                lose_clean(moves, worker, row)
         cache.drop(caches, worker, slots[i])
+
+
+@kernel
+def settle(rows_U: I64, state_U: U8, rows: RowStates, moves: RoundMoves) -> None:
+    """Notes split rows of which all parts are pushed: those of the batch, and those that every part-holder evicted."""
+    for u in range(rows_U.size):
+        if state_U[u] == SPLIT:
+            add_settled(moves, rows_U[u])
+    for worker in range(moves.counts_nK.shape[0]):
+        for row in moves.parts_nP[worker, : moves.counts_nK[worker, PARTS_COUNT]]:
+            remove_holder(rows, row, worker)
+            if not is_held(rows, row):
+                add_settled(moves, row, makes_room=True)
+                set_state(rows, row, CLEAN)
+
+
+@kernel
+def leave(rows: RowStates, moves: RoundMoves) -> None:
+    """Workers that evicted clean copies no longer hold them."""
+    for worker in range(moves.counts_nK.shape[0]):
+        for row in moves.clean_nP[worker, : moves.counts_nK[worker, CLEAN_COUNT]]:
+            remove_holder(rows, row, worker)
 
 
 @kernel

@@ -39,14 +39,15 @@ from dispatch.placement.rows.coherence import (
     drop_copies,
     flush,
     forget,
-    give_slots,
     hold_cached,
+    leave,
+    move_rows,
     push_trained,
-    synchronise,
+    settle,
 )
 from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
 from dispatch.placement.rows.index import GROWTH, BatchRows
-from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, empty_moves
+from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, emptied, empty_moves
 from dispatch.placement.rows.plan import RoundPlan, make_round
 from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
 from dispatch.placement.rows.rest import LeftOver
@@ -71,7 +72,6 @@ Synchronisation = Literal["on_demand", "full"]
 
 
 NOTHING_UNDER_WAY = 1 << 62
-NO_HOLDERS = np.empty((0, 1), np.uint64)
 
 
 class Forgotten(NamedTuple):
@@ -115,6 +115,8 @@ class Directory:
         """Rows whose updates the next step pushes in any case."""
         self._late_from = NOTHING_UNDER_WAY
         """The last step; transfers of rows that it trains have to wait for it."""
+        self._moves = empty_moves(self.workers, 0, 0, 0)
+        """Those of the last step; their memory is used again."""
         self._sizes_M: F64 | None = None
         """Size of a row by its mask; None: all rows are whole."""
 
@@ -237,24 +239,42 @@ class Directory:
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
         entering = self._replicas.entering
         first = np.concatenate((self._trained, entering))
-        pulls = uses.local.size + entering.size * self.workers
-        holders_PQ = np.concatenate((self._rows[first, 1:], holders_UQ)) if first.size else holders_UQ
-        moves = empty_moves(holders_PQ, pulls, self._behind.most(pulls))
+        pulls = int(np.diff(uses.local_starts).max()) + entering.size
+        pushes = first.size + batch.rows_U.size + pulls + self._behind.most(pulls)
+        moves = emptied(self._moves, pushes, pulls, first.size + batch.rows_U.size + uses.local.size)
+        self._moves = moves
         if first.size:
             push_trained(self._trained, self._rows, self._caches, moves)
             if entering.size:
                 self._enter(entering, moves)
             state_U, holders_UQ = gather(self._rows, batch.rows_U)
-        synchronise(batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
-        now = step & 0x7FFFFFFF
-        slots = give_slots(batch.rows_U, uses, holders_UQ, now, self._rows, self._caches, self._eviction, moves)
-        self._behind.push(self._rows, self._caches, moves, self._late_from, now)
+        slots = np.empty(uses.local.size, np.int32)
+        move_rows(
+            self.workers,
+            batch.rows_U,
+            users_UQ,
+            state_U,
+            holders_UQ,
+            uses,
+            step & 0x7FFFFFFF,
+            self._late_from,
+            self._rows,
+            self._caches,
+            self._eviction,
+            self._behind.lists,
+            self._behind.credit_n,
+            self._behind.share_now,
+            moves,
+            slots,
+        )
+        settle(batch.rows_U, state_U, self._rows, moves)
         decided = make_round(self.workers, self.shards, moves, uses, slots, self._rows, self._late_from, self._sizes_M)
         self._late_from = step
         rows, behind = self._rows, self._behind
 
         def conclude() -> None:
             behind.note(uses, slots)
+            leave(rows, moves)
             advance(step, batch.rows_U, users_UQ, rows)
             if reduction is not None:
                 set_replicated(reduction.rows_R, rows)
@@ -268,10 +288,11 @@ class Directory:
 
     def flush(self) -> RoundPlan:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
-        moves = empty_moves(NO_HOLDERS, self._caches.is_outdated_nC.size)
+        slots = self._caches.is_outdated_nC.shape[1]
+        moves = empty_moves(self.workers, slots + self._replicas.rows_H.size, 0, slots * self.workers)
         flush(self._rows, self._caches, moves)
         self._behind.forget()
-        add_pushes(moves, self._replicas.write_back(OWNED_FLUSH))
+        add_pushes(moves, *self._replicas.write_back(OWNED_FLUSH))
         none = np.empty(0, np.int32)
         return make_round(self.workers, self.shards, moves, None, none, self._rows, sizes_M=self._sizes_M)
 
@@ -295,7 +316,7 @@ class Directory:
         push_trained(rows_H, self._rows, self._caches, moves)
         give_up(rows_H, self._rows, self._caches)
         set_replicated(rows_H, self._rows)
-        add_pulls(moves, self._replicas.pulls())
+        add_pulls(moves, *self._replicas.pulls())
 
     def _reserve(self, rows: int) -> None:
         known, columns = self._rows.shape

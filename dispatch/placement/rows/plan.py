@@ -6,21 +6,22 @@ at the same time as the early ones, and nobody waits for them in this step; so d
 (dispatch/placement/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within
 each part rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
-Legend: b samples of a micro-batch, F keys per sample, n workers, s shards, M masks of a row.
+Legend: b samples of a micro-batch, F keys per sample, n workers, s shards, g groups of a worker's moves, k kinds of
+moves, p pairs of a phase and a shard, M masks of a row.
 """
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numba import prange
 
-from dispatch.placement.arrays import F64, I32, I64, U64, Bool
+from dispatch.placement.arrays import F64, I32, I64, U64
 from dispatch.placement.rows.moves import (
     KINDS,
     MOVE_KIND,
     MOVE_ROW,
     MOVE_SLOT,
-    MOVE_WORKER,
     OWNED_BEHIND,
     OWNED_EVICT,
     OWNED_FLUSH,
@@ -28,10 +29,8 @@ from dispatch.placement.rows.moves import (
     PART_EVICT,
     PART_FLUSH,
     PART_UPDATE,
-    PULL_KINDS,
     PULLS_COUNT,
     PUSHES_COUNT,
-    SETTLED_COUNT,
     SETTLED_MAKES_ROOM,
     SETTLED_ROW,
     WITH_STATE,
@@ -41,7 +40,7 @@ from dispatch.placement.rows.moves import (
 from dispatch.placement.rows.states import RowStates, masks_of, step_of
 from dispatch.placement.rows.uses import Uses, WorkerUse
 from dispatch.placement.traffic import WorkerTraffic, ring_moved
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, threaded
 from ps.fingerprints import fingerprint_of_row
 from ps.phases import EARLY, EVICT, TRAIN
 
@@ -232,40 +231,61 @@ def make_round(
 
     sizes_M: bytes of a row by its mask, over those of a whole one; None: all rows are whole.
     """
-    pushes = moves.pushes_4[: moves.counts[PUSHES_COUNT]]
-    pulls = moves.pulls_4[: moves.counts[PULLS_COUNT]]
-    settled_2 = moves.settled_2[: moves.counts[SETTLED_COUNT]]
-    push_groups = _grouped(pushes, n, shards, rows, late_from)
-    pull_groups = _grouped(pulls, n, shards, rows, late_from)
+    pushes, pulls, on_shards = _group_moves(n, shards, moves, rows, late_from)
+    pushed = pushes.moves(shards)
+    pulled = pulls.moves(shards)
     bounds = [0] * (n + 1) if uses is None else uses.local_starts.tolist()
     fields = 0 if uses is None else uses.positions.size // max(1, uses.samples.size)
     workers = tuple(
         WorkerPlan(
-            push_owned=push_groups[2 * j],
-            push_parts=push_groups[2 * j + 1],
-            pull_full=pull_groups[2 * j],
-            pull_values=pull_groups[2 * j + 1],
+            push_owned=pushed[2 * j],
+            push_parts=pushed[2 * j + 1],
+            pull_full=pulled[2 * j],
+            pull_values=pulled[2 * j + 1],
             use=uses.of(j, fields) if uses is not None else None,
             use_slots=slots[bounds[j] : bounds[j + 1]],
         )
         for j in range(n)
     )
-    early, late, evicted = _shard_plans(n, shards, pushes, settled_2, rows, late_from)
-    traffic = _traffic(n, pushes, pulls, np.diff(bounds))
+    settled_S2 = moves.settled_S2[: moves.settled_count[0]]
+    early, late, evicted = _shard_plans(shards, pushes, on_shards, settled_S2, rows, late_from)
+    traffic = _traffic(pushes.kinds_nk, pulls.kinds_nk, np.diff(bounds))
     if sizes_M is not None:
-        traffic = replace(traffic, missing=_missing(n, pushes, pulls, 1.0 - sizes_M, rows))
+        traffic = replace(traffic, missing=_missing(workers, 1.0 - sizes_M, rows))
     return RoundPlan(workers, early, late, evicted, traffic)
 
 
-def _grouped(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> list[Moves]:
-    """Moves by (worker, kind of 2, phase, shard), stable; one Moves for each (worker, kind)."""
-    rows, slots, starts = _group(moves_4, n, shards, states, late_from)
-    bounds = starts[::shards].tolist()
-    places = zip(bounds[:-1:ROUNDS], bounds[1::ROUNDS], bounds[2::ROUNDS], bounds[3::ROUNDS], strict=True)
-    return [
-        Moves(rows[first:end], slots[first:end], late - first, end - evicted) if first < end else NOTHING_MOVES
-        for first, late, evicted, end in places
-    ]
+class Grouped(NamedTuple):
+    """Moves by (worker, kind of 2, phase, shard); those of a group in the order in which they were decided."""
+
+    rows: I64
+    slots: I32
+    starts_ng: I64
+    """Where each group of a worker begins, and where its last one ends."""
+    kinds_nk: I64
+    """How many moves of each kind each worker makes."""
+
+    def moves(self, shards: int) -> list[Moves]:
+        """One Moves for each (worker, kind of 2)."""
+        bounds = self.starts_ng[:, ::shards].tolist()
+        return [
+            Moves(self.rows[first:end], self.slots[first:end], late - first, end - evicted)
+            if first < end
+            else NOTHING_MOVES
+            for starts in bounds
+            for first, late, evicted, end in (starts[: ROUNDS + 1], starts[ROUNDS:])
+        ]
+
+
+class PushesOnShards(NamedTuple):
+    """What the shards have to know of the pushes, in their order."""
+
+    numbers: I64
+    """Numbers of the rows on their shards."""
+    steps: I64
+    """The step that last changed each row."""
+    fingerprints_np: U64
+    """Of what each worker pushes, by (phase, shard)."""
 
 
 @kernel
@@ -276,106 +296,168 @@ def phase_of(states: RowStates, row: int, late_from: int, may_wait: bool) -> int
     return EVICT if may_wait else EARLY
 
 
+def _group_moves(
+    n: int, shards: int, moves: RoundMoves, states: RowStates, late_from: int
+) -> tuple[Grouped, Grouped, PushesOnShards]:
+    pushes = _room_for(moves.counts_nK[:, PUSHES_COUNT], shards)
+    pulls = _room_for(moves.counts_nK[:, PULLS_COUNT], shards)
+    on_shards = PushesOnShards(
+        np.empty(pushes.rows.size, np.int64),
+        np.empty(pushes.rows.size, np.int64),
+        np.zeros((n, ROUNDS * shards), np.uint64),
+    )
+    _group(n, shards, moves, states, late_from, pushes, pulls, on_shards)
+    return pushes, pulls, on_shards
+
+
+def _room_for(count_n: I64, shards: int) -> Grouped:
+    """Room for so many moves of each worker, with only the first starts filled."""
+    starts_ng = np.empty((count_n.size, 2 * ROUNDS * shards + 1), np.int64)
+    starts_ng[:, 0] = np.cumsum(count_n) - count_n
+    size = int(count_n.sum())
+    kinds_nk = np.empty((count_n.size, KINDS), np.int64)
+    return Grouped(np.empty(size, np.int64), np.empty(size, np.int32), starts_ng, kinds_nk)
+
+
+@threaded
+def _group(
+    n: int,
+    shards: int,
+    moves: RoundMoves,
+    states: RowStates,
+    late_from: int,
+    pushes: Grouped,
+    pulls: Grouped,
+    on_shards: PushesOnShards,
+) -> None:
+    """Fills the room for all workers."""
+    for worker in prange(n):
+        pushed = moves.counts_nK[worker, PUSHES_COUNT]
+        pulled = moves.counts_nK[worker, PULLS_COUNT]
+        _sort(worker, moves.pushes_nP3[worker, :pushed], shards, states, late_from, pushes)
+        _sort(worker, moves.pulls_nP3[worker, :pulled], shards, states, late_from, pulls)
+        _describe(worker, pushes, shards, states, on_shards)
+
+
 @kernel
-def _group(moves_4: I64, n: int, shards: int, states: RowStates, late_from: int) -> tuple[I64, I32, I64]:
-    """A counting sort; the last bit of a move's kind says which of the two it is."""
-    size = moves_4.shape[0]
-    groups = 2 * ROUNDS * n * shards
+def _sort(worker: int, lines_P3: I64, shards: int, states: RowStates, late_from: int, grouped: Grouped) -> None:
+    """A counting sort of one worker's moves; the last bit of a move's kind says which of the two it is."""
+    size = lines_P3.shape[0]
+    groups = 2 * ROUNDS * shards
     group = np.empty(size, np.int32)
     starts = np.zeros(groups + 1, np.int64)
+    kinds = np.zeros(KINDS, np.int64)
     for i in range(size):
-        row = moves_4[i, MOVE_ROW]
-        kind = moves_4[i, MOVE_KIND]
+        row = lines_P3[i, MOVE_ROW]
+        kind = lines_P3[i, MOVE_KIND]
         phase = phase_of(states, row, late_from, can_wait(kind))
-        g = ((moves_4[i, MOVE_WORKER] * 2 + (kind & 1)) * ROUNDS + phase) * shards + row % shards
+        g = ((kind & 1) * ROUNDS + phase) * shards + row % shards
         group[i] = g
         starts[g + 1] += 1
+        kinds[kind] += 1
+    starts[0] = grouped.starts_ng[worker, 0]
     for g in range(groups):
         starts[g + 1] += starts[g]
-    at = starts.copy()
-    rows = np.empty(size, np.int64)
-    slots = np.empty(size, np.int32)
+    grouped.starts_ng[worker, :] = starts
+    grouped.kinds_nk[worker, :] = kinds
     for i in range(size):
-        place = at[group[i]]
-        at[group[i]] += 1
-        rows[place] = moves_4[i, MOVE_ROW]
-        slots[place] = moves_4[i, MOVE_SLOT]
-    return rows, slots, starts
+        place = starts[group[i]]
+        starts[group[i]] += 1
+        grouped.rows[place] = lines_P3[i, MOVE_ROW]
+        grouped.slots[place] = lines_P3[i, MOVE_SLOT]
+
+
+@kernel
+def _describe(worker: int, pushes: Grouped, shards: int, states: RowStates, on_shards: PushesOnShards) -> None:
+    """Fills what the shards have to know of one worker's pushes."""
+    parts = on_shards.fingerprints_np.shape[1]
+    for g in range(2 * parts):
+        fingerprint = np.uint64(0)
+        for i in range(pushes.starts_ng[worker, g], pushes.starts_ng[worker, g + 1]):
+            number = pushes.rows[i] // shards
+            on_shards.numbers[i] = number
+            on_shards.steps[i] = step_of(states, pushes.rows[i])
+            fingerprint += fingerprint_of_row(number, g // parts)
+        on_shards.fingerprints_np[worker, g % parts] += fingerprint
 
 
 def _shard_plans(
-    n: int, shards: int, pushes: I64, settled_2: I64, states: RowStates, late_from: int
+    shards: int, pushes: Grouped, on_shards: PushesOnShards, settled_S2: I64, states: RowStates, late_from: int
 ) -> list[tuple[ShardPlan, ...]]:
     """The plans of all shards, by phase."""
-    pushing, pushed, fresh_2 = _pushed(pushes, settled_2, n, shards, states, late_from)
-    fresh, fresh_steps, fresh_starts = _by_shard(fresh_2, states, shards, late_from)
-    settled, _, settled_starts = _by_shard(settled_2, states, shards, late_from)
+    parts = ROUNDS * shards
+    settled, settled_steps, settled_starts = _by_shard(settled_S2, states, shards, late_from)
+    fresh, fresh_steps, fresh_starts = _fresh(
+        pushes.starts_ng, on_shards.numbers, on_shards.steps, settled, settled_steps, settled_starts
+    )
+    counts_ng = np.diff(pushes.starts_ng)
+    is_pushing_np = counts_ng[:, :parts] + counts_ng[:, parts:] > 0
     plans = [
         ShardPlan(
-            pushers=tuple(np.flatnonzero(pushing[part]).tolist()),
-            pushed=pushed[part][pushing[part]],
+            pushers=tuple(np.flatnonzero(is_pushing_np[:, part]).tolist()),
+            pushed=on_shards.fingerprints_np[is_pushing_np[:, part], part],
             settled=settled[settled_starts[part] : settled_starts[part + 1]],
             fresh=fresh[fresh_starts[part] : fresh_starts[part + 1]],
             fresh_steps=fresh_steps[fresh_starts[part] : fresh_starts[part + 1]],
         )
-        for part in range(ROUNDS * shards)
+        for part in range(parts)
     ]
     return [tuple(plans[phase * shards : (phase + 1) * shards]) for phase in range(ROUNDS)]
 
 
 @kernel
-def _pushed(
-    pushes_4: I64, settled_2: I64, n: int, shards: int, states: RowStates, late_from: int
-) -> tuple[Bool, U64, I64]:
-    """Who pushes to which shard in which phase, and the fingerprint of it; and the rows that will be up to date there.
-
-    These are the owned rows pushed, and settled ones.
+def _fresh(
+    starts_ng: I64, numbers: I64, steps: I64, settled: I64, settled_steps: I64, settled_starts: I64
+) -> tuple[I64, I64, I64]:
+    """Rows that will be up to date on the shards, by (phase, shard): the owned rows pushed, then settled ones; the step
+    that changed each; and group starts.
     """
-    pushing = np.zeros((ROUNDS * shards, n), np.bool_)
-    pushed = np.zeros((ROUNDS * shards, n), np.uint64)
-    fresh_2 = np.empty((pushes_4.shape[0] + settled_2.shape[0], 2), np.int64)
-    count = 0
-    for i in range(pushes_4.shape[0]):
-        row = pushes_4[i, MOVE_ROW]
-        worker = pushes_4[i, MOVE_WORKER]
-        kind = pushes_4[i, MOVE_KIND]
-        part = row % shards + shards * phase_of(states, row, late_from, can_wait(kind))
-        pushing[part, worker] = True
-        pushed[part, worker] += fingerprint_of_row(row // shards, kind & 1)
-        if not kind & 1:
-            fresh_2[count, SETTLED_ROW] = row
-            fresh_2[count, SETTLED_MAKES_ROOM] = can_wait(kind)
-            count += 1
-    for i in range(settled_2.shape[0]):
-        fresh_2[count] = settled_2[i]
-        count += 1
-    return pushing, pushed, fresh_2[:count]
+    parts = settled_starts.size - 1
+    starts = settled_starts.copy()
+    owned = 0
+    for part in range(parts):
+        for worker in range(starts_ng.shape[0]):
+            owned += starts_ng[worker, part + 1] - starts_ng[worker, part]
+        starts[part + 1] += owned
+    fresh = np.empty(starts[parts], np.int64)
+    fresh_steps = np.empty(starts[parts], np.int64)
+    at = 0
+    for part in range(parts):
+        for worker in range(starts_ng.shape[0]):
+            for i in range(starts_ng[worker, part], starts_ng[worker, part + 1]):
+                fresh[at], fresh_steps[at] = numbers[i], steps[i]
+                at += 1
+        for i in range(settled_starts[part], settled_starts[part + 1]):
+            fresh[at], fresh_steps[at] = settled[i], settled_steps[i]
+            at += 1
+    return fresh, fresh_steps, starts
 
 
 @kernel
-def _by_shard(rows_2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
+def _by_shard(rows_S2: I64, states: RowStates, shards: int, late_from: int) -> tuple[I64, I64, I64]:
     """Rows by (phase, shard), stable, in numbers of that shard; the step that changed each; and group starts."""
+    part_S = np.empty(rows_S2.shape[0], np.int32)
     starts = np.zeros(ROUNDS * shards + 1, np.int64)
-    for i in range(rows_2.shape[0]):
-        row = rows_2[i, SETTLED_ROW]
-        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
+    for i in range(rows_S2.shape[0]):
+        row = rows_S2[i, SETTLED_ROW]
+        part = row % shards + shards * phase_of(states, row, late_from, rows_S2[i, SETTLED_MAKES_ROOM] != 0)
+        part_S[i] = part
         starts[part + 1] += 1
     for part in range(ROUNDS * shards):
         starts[part + 1] += starts[part]
     at = starts.copy()
-    numbers = np.empty(rows_2.shape[0], np.int64)
-    steps = np.empty(rows_2.shape[0], np.int64)
-    for i in range(rows_2.shape[0]):
-        row = rows_2[i, SETTLED_ROW]
-        part = row % shards + shards * phase_of(states, row, late_from, rows_2[i, SETTLED_MAKES_ROOM] != 0)
-        numbers[at[part]], steps[at[part]] = row // shards, step_of(states, row)
-        at[part] += 1
+    numbers = np.empty(rows_S2.shape[0], np.int64)
+    steps = np.empty(rows_S2.shape[0], np.int64)
+    for i in range(rows_S2.shape[0]):
+        row = rows_S2[i, SETTLED_ROW]
+        place = at[part_S[i]]
+        at[part_S[i]] += 1
+        numbers[place], steps[place] = row // shards, step_of(states, row)
     return numbers, steps, starts
 
 
-def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
-    pushes_nk = _count_kinds(pushes, n, KINDS)
-    pulls_nk = _count_kinds(pulls, n, PULL_KINDS)
+def _traffic(pushes_nk: I64, pulls_nk: I64, lookups: I64) -> Traffic:
+    """Counts of moves by worker and kind."""
     return Traffic(
         lookups=lookups,
         miss_pull=pulls_nk.sum(axis=1),
@@ -390,25 +472,14 @@ def _traffic(n: int, pushes: I64, pulls: I64, lookups: I64) -> Traffic:
     )
 
 
-@kernel
-def _count_kinds(moves_4: I64, n: int, kinds: int) -> I64:
-    """How many moves of each kind each worker makes, [n, kinds]."""
-    counts_nk = np.zeros((n, kinds), np.int64)
-    for i in range(moves_4.shape[0]):
-        counts_nk[moves_4[i, MOVE_WORKER], moves_4[i, MOVE_KIND]] += 1
-    return counts_nk
-
-
-def _missing(n: int, pushes: I64, pulls: I64, missing_M: F64, rows: RowStates) -> PrunedMoves:
+def _missing(workers: tuple[WorkerPlan, ...], missing_M: F64, states: RowStates) -> PrunedMoves:
     """missing_M: what is missing of a row by its mask, in whole rows."""
 
-    def by_worker(moves_4: I64) -> F64:
-        missing = missing_M[masks_of(rows, moves_4[:, MOVE_ROW])]
-        return np.bincount(moves_4[:, MOVE_WORKER], weights=missing, minlength=n).astype(np.float64, copy=False)
+    def of(moves: list[Moves]) -> F64:
+        return np.array([missing_M[masks_of(states, each.rows)].sum() for each in moves])
 
-    is_full = pulls[:, MOVE_KIND] == WITH_STATE
     return PrunedMoves(
-        full_pull=by_worker(pulls[is_full]),
-        value_pull=by_worker(pulls[~is_full]),
-        owned_push=by_worker(pushes[np.isin(pushes[:, MOVE_KIND], OWNED_KINDS)]),
+        full_pull=of([worker.pull_full for worker in workers]),
+        value_pull=of([worker.pull_values for worker in workers]),
+        owned_push=of([worker.push_owned for worker in workers]),
     )

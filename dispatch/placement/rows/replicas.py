@@ -103,14 +103,13 @@ class Replicas:
         used_n = np.diff(uses.local_starts) - np.diff(ordinary.local_starts)
         return ordinary, Reduction(position_U, rows_U[reduced], places_U[reduced].astype(np.int64), used_n)
 
-    def pulls(self) -> I64:
-        """Lines (worker, row, slot, 0) by which every worker gets every row of the hot set."""
+    def pulls(self) -> tuple[I64, I64]:
+        """Workers, and lines (row, slot, 0), by which each of them gets every row of the hot set."""
         places = np.arange(self.rows_H.size)
-        moves = [
-            np.stack((np.full_like(places, j), self.rows_H, self.slots(j, places), np.zeros_like(places)), axis=1)
-            for j in range(self.workers)
+        lines = [
+            np.stack((self.rows_H, self.slots(j, places), np.zeros_like(places)), axis=1) for j in range(self.workers)
         ]
-        return np.concatenate(moves)
+        return np.repeat(np.arange(self.workers), places.size), np.concatenate(lines)
 
     def add_to(self, decided: RoundPlan, reduction: Reduction) -> RoundPlan:
         """The plan of a step with its reduction; the reduced rows count as changed."""
@@ -132,13 +131,13 @@ class Replicas:
         self._enters = False
         return replace(decided, workers=workers, traffic=traffic)
 
-    def write_back(self, kind: int) -> I64:
-        """Lines (worker, row, slot, kind) by which one worker each pushes the rows that changed since the last time."""
+    def write_back(self, kind: int) -> tuple[I64, I64]:
+        """Workers, and lines (row, slot, kind), by which one each pushes the rows that changed since the last time."""
         places = np.flatnonzero(self._is_changed_H)
         self._is_changed_H[places] = False
         workers = places % self.workers
         slots = self.cache_rows_n[workers] - self.rows_H.size + places
-        return np.stack((workers, self.rows_H[places], slots, np.full_like(places, kind)), axis=1)
+        return workers, np.stack((self.rows_H[places], slots, np.full_like(places, kind)), axis=1)
 
     def _places(self, rows_U: I64) -> I32:
         return self._place_of_row[np.minimum(rows_U, self._place_of_row.size - 1)]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numba import prange
 
 from dispatch.placement.arrays import I32, I64, U64
 from dispatch.placement.rows.holders import bit_of, is_single, word_of, words_for
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, threaded
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,16 @@ def make_uses(n: int, local_BF: I32, assignment_B: I32, distinct: int) -> tuple[
         users_UQ[:, word_of(worker)] = bit_of(worker)
         return _use_alone(n, local_BF, worker, distinct), users_UQ
     samples, starts = _by_worker(assignment_B, n)
+    found = np.empty(local_BF.size, np.int32)
+    positions = np.empty(local_BF.size, np.int32)
+    local_starts = np.zeros(n + 1, np.int64)
+    alone_n = np.empty(n, np.int64)
+    _number_rows(n, local_BF, samples, starts, distinct, found, positions, local_starts)
     users_UQ = np.zeros((distinct, words_for(n)), np.uint64)
-    return Uses(samples, starts, *_use_rows(local_BF, samples, starts, users_UQ)), users_UQ
+    _add_users(found, starts * local_BF.shape[1], local_starts, users_UQ)
+    local = np.empty(local_starts[n], np.int32)
+    _put_alone_first(n, users_UQ, starts * local_BF.shape[1], found, local, local_starts, positions, alone_n)
+    return Uses(samples, starts, local, local_starts, positions, alone_n), users_UQ
 
 
 def _use_alone(n: int, local_BF: I32, worker: int, distinct: int) -> Uses:
@@ -93,35 +102,25 @@ def _by_worker(assignment_B: I32, n: int) -> tuple[I64, I64]:
     return samples, starts
 
 
-@kernel
-def _use_rows(local_BF: I32, samples: I64, starts: I64, users_UQ: U64) -> tuple[I32, I64, I32, I64]:
-    """Distinct rows of each micro-batch, those that no other worker uses first; and each key's position among them.
-
-    Adds the users of each row to ``users_UQ``.
+@threaded
+def _number_rows(
+    n: int, local_BF: I32, samples: I64, starts: I64, distinct: int, found: I32, positions: I32, count_n1: I64
+) -> None:
+    """Lists the distinct rows of each worker's samples, and each key's position in the list, both from where its keys
+    begin; and how many the rows are, after a first 0.
     """
-    n = starts.size - 1
     fields = local_BF.shape[1]
-    local = np.empty(samples.size * fields, np.int32)
-    positions = np.empty(samples.size * fields, np.int32)
-    local_starts = np.zeros(n + 1, np.int64)
-    for worker in range(n):
-        mine = samples[starts[worker] : starts[worker + 1]]
-        part = positions[starts[worker] * fields : starts[worker + 1] * fields]
-        first = local_starts[worker]
-        local_starts[worker + 1] = first + _number_rows(worker, local_BF, mine, users_UQ, local[first:], part)
-    alone_n = np.zeros(n, np.int64)
-    for worker in range(n):
-        part = positions[starts[worker] * fields : starts[worker + 1] * fields]
-        alone_n[worker] = _put_alone_first(users_UQ, local[local_starts[worker] : local_starts[worker + 1]], part)
-    return local[: local_starts[n]], local_starts, positions, alone_n
+    for worker in prange(n):
+        first = starts[worker] * fields
+        end = starts[worker + 1] * fields
+        its_samples = samples[starts[worker] : starts[worker + 1]]
+        count_n1[worker + 1] = _number(local_BF, its_samples, distinct, found[first:end], positions[first:end])
 
 
 @kernel
-def _number_rows(worker: int, local_BF: I32, samples: I64, users_UQ: U64, local: I32, positions: I32) -> int:
-    """Lists the distinct rows of a worker's samples in order of first use; returns how many they are."""
-    position_U = np.full(users_UQ.shape[0], -1, np.int32)
-    word = word_of(worker)
-    bit = bit_of(worker)
+def _number(local_BF: I32, samples: I64, distinct: int, found: I32, positions: I32) -> int:
+    """Lists the distinct rows of some samples in order of first use; returns how many they are."""
+    position_U = np.full(distinct, -1, np.int32)
     count = 0
     at = 0
     for i in samples:
@@ -130,8 +129,7 @@ def _number_rows(worker: int, local_BF: I32, samples: I64, users_UQ: U64, local:
             if position < 0:
                 position = count
                 position_U[u] = position
-                local[count] = u
-                users_UQ[u, word] |= bit
+                found[count] = u
                 count += 1
             positions[at] = position
             at += 1
@@ -139,15 +137,37 @@ def _number_rows(worker: int, local_BF: I32, samples: I64, users_UQ: U64, local:
 
 
 @kernel
-def _put_alone_first(users_UQ: U64, local: I32, positions: I32) -> int:
-    """Moves the rows that no other worker uses before the others, in order; returns how many they are."""
+def _add_users(found: I32, key_starts: I64, count_n1: I64, users_UQ: U64) -> None:
+    """Adds the users of each row; and turns numbers of rows into starts."""
+    for worker in range(key_starts.size - 1):
+        word = word_of(worker)
+        bit = bit_of(worker)
+        for u in found[key_starts[worker] : key_starts[worker] + count_n1[worker + 1]]:
+            users_UQ[u, word] |= bit
+        count_n1[worker + 1] += count_n1[worker]
+
+
+@threaded
+def _put_alone_first(
+    n: int, users_UQ: U64, key_starts: I64, found: I32, local: I32, local_starts: I64, positions: I32, alone_n: I64
+) -> None:
+    """Lists the rows of each worker that no other one uses before the others, one worker after the other."""
+    for worker in prange(n):
+        its_local = local[local_starts[worker] : local_starts[worker + 1]]
+        first = key_starts[worker]
+        its_positions = positions[first : key_starts[worker + 1]]
+        alone_n[worker] = _order(users_UQ, found[first : first + its_local.size], its_local, its_positions)
+
+
+@kernel
+def _order(users_UQ: U64, found: I32, local: I32, positions: I32) -> int:
+    """Lists the rows found that no other worker uses before the others, in order; returns how many they are."""
     is_alone = np.empty(local.size, np.bool_)
     alone = 0
     for k in range(local.size):
-        is_alone[k] = is_single(users_UQ, local[k])
+        is_alone[k] = is_single(users_UQ, found[k])
         alone += is_alone[k]
     moved = np.empty(local.size, np.int32)
-    before = local.copy()
     next_alone = 0
     next_shared = alone
     for k in range(local.size):
@@ -157,7 +177,7 @@ def _put_alone_first(users_UQ: U64, local: I32, positions: I32) -> int:
         else:
             moved[k] = next_shared
             next_shared += 1
-        local[moved[k]] = before[k]
+        local[moved[k]] = found[k]
     if 0 < alone < local.size:
         for at in range(positions.size):
             positions[at] = moved[positions[at]]
