@@ -27,6 +27,7 @@ from dispatch.progress.underway import OrderedRound
 from dispatch.protocol import Report
 from dispatch.training import Training
 from infra.base.faults import reach
+from infra.base.trace import traced
 from ingest.batches.batch import Batch
 from ps.phases import TRAIN
 from ps.protocol import EMPTY_MODEL, GO_ON
@@ -105,6 +106,7 @@ class Coordinator:
         return self.steering.can_decide(self.commands.desired)
 
     # ── once in a while ───────────────────────────────────────────────────────────────────────────────────────────────
+    @traced
     def poll(self, timeout_seconds: float = 0.0) -> bool:
         """Receives the workers' messages, completes reported steps, carries out commands, sends keep-alives and
         publishes the status.
@@ -304,6 +306,7 @@ class Coordinator:
         return self.status()
 
     # ── every step ────────────────────────────────────────────────────────────────────────────────────────────────────
+    @traced
     def next_batch(self) -> Batch | None:
         """Returns the next batch of the stream; None if there is none within a short time."""
         return self.intake.next_batch(WAIT_SECONDS)
@@ -312,6 +315,7 @@ class Coordinator:
         """Applies settings that operators changed since the last step, and those that the dispatcher adapts itself."""
         self.steering.steer(self.commands, self.training, self.intake)
 
+    @traced
     def decide(self, decider: Decider, batch: Batch) -> Decision | None:
         """Decides which worker trains which sample in the next step; returns None if the batch has no samples."""
         if not len(batch.samples):
@@ -328,6 +332,7 @@ class Coordinator:
         self.steering.note(decision, StepSeconds(feedback.busy_seconds, feedback.rows_seconds))
         return decision
 
+    @traced
     def record(self, batch: Batch, decision: Decision | None) -> None:
         """Assigns the batch its step number and records batch and decision durably.
 
@@ -366,6 +371,7 @@ class Coordinator:
             while not self.intake.write_dead_letters(batch, self.stop):
                 self.poll(WAIT_SECONDS)
 
+    @traced
     def announce(self, step: int, decision: Decision) -> None:
         """Announces to every shard which rows and dense gradients the step will bring."""
         training = self.training
@@ -381,6 +387,7 @@ class Coordinator:
             decision.bare,
         )
 
+    @traced
     def order(self, step: int, decision: Decision, batch: Batch) -> None:
         """Sends its part of the step to every worker that has something to do."""
         plan = decision.plan
@@ -406,6 +413,7 @@ class Coordinator:
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_shortened", int(decision.is_shortened))
 
+    @traced
     def complete(self, keep: int) -> None:
         """Waits until at most ``keep`` ordered rounds are under way."""
         if self.stop.requested and self.state == "training":

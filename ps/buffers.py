@@ -12,28 +12,33 @@ import zmq
 from numpy.typing import DTypeLike, NDArray
 
 KEPT = 16
-"""Idle buffers that are kept; a peak that needs more is rare."""
+"""Buffers up to which idle ones are kept, however large they are."""
+KEPT_BYTES = 64 << 20
+"""Bytes of all buffers up to which idle ones are kept, however many they are."""
 
 
 class ReplyBuffer:
-    """A piece of memory that is on loan until it is ``sent``."""
+    """A piece of memory that is on loan to one reply, or to several with the same content, until all are ``sent``."""
 
     def __init__(self, size: int, dtype: DTypeLike) -> None:
         self.array: NDArray[Any] = np.empty(size, dtype)
-        self._lent = True
-        self._trackers: tuple[zmq.MessageTracker, ...] = ()
+        self._loans = 0
+        self._trackers: list[zmq.MessageTracker] = []
 
     @property
     def idle(self) -> bool:
-        return not self._lent and all(tracker.done for tracker in self._trackers)
+        return not self._loans and all(tracker.done for tracker in self._trackers)
 
     def lend(self) -> None:
-        self._lent = True
+        """To be called for each reply."""
+        if self.idle:
+            self._trackers.clear()
+        self._loans += 1
 
     def sent(self, trackers: Sequence[zmq.MessageTracker]) -> None:
-        """To be called once the reply is handed to ZeroMQ, which needs the memory until these trackers are done."""
-        self._trackers = tuple(trackers)
-        self._lent = False
+        """To be called once a reply is handed to ZeroMQ, which needs the memory until these trackers are done."""
+        self._trackers.extend(trackers)
+        self._loans -= 1
 
 
 class ReplyBuffers:
@@ -48,12 +53,13 @@ class ReplyBuffers:
         fitting = [buffer for buffer in self._buffers if buffer.array.size >= size and buffer.idle]
         if fitting:
             buffer = min(fitting, key=lambda each: each.array.size)
-            buffer.lend()
-            return buffer
-        self._forget_idle()
-        self._buffers.append(ReplyBuffer(1 << max(size - 1, 1).bit_length(), self._dtype))
-        return self._buffers[-1]
+        else:
+            self._forget_idle()
+            buffer = ReplyBuffer(1 << max(size - 1, 1).bit_length(), self._dtype)
+            self._buffers.append(buffer)
+        buffer.lend()
+        return buffer
 
     def _forget_idle(self) -> None:
-        if len(self._buffers) >= KEPT:
+        if len(self._buffers) >= KEPT and sum(buffer.array.nbytes for buffer in self._buffers) > KEPT_BYTES:
             self._buffers = [buffer for buffer in self._buffers if not buffer.idle]

@@ -25,6 +25,7 @@ from infra.base.kernels import compile_ahead
 from infra.base.process import NameClaim, Stop
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter, Refusals
+from infra.base.trace import span
 from infra.base.wire import (
     NO_ARRAYS,
     SMALL_BYTES,
@@ -154,7 +155,8 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
             if socket.poll(checkpoints.patience(POLL_MILLISECONDS)):
                 sender, *frames = socket.recv_multipart(copy=False)
                 for reply in answer(state, requests, sender.bytes, frames):
-                    transmit(socket, replies, reply)
+                    with span("send"):
+                        transmit(socket, replies, reply)
                 observe(meter, state)
             else:
                 reach("idle")
@@ -258,7 +260,8 @@ def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> 
     except WireError as error:
         yield shard.refuse(Received(sender, None, NO_ARRAYS), error)
         return
-    yield from shard.receive(Received(sender, header, arrays))
+    with span(type(header).__name__, header.step):
+        yield from shard.receive(Received(sender, header, arrays))
 
 
 def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:

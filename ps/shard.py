@@ -381,12 +381,17 @@ class Shard:
         return reply
 
     def _answer_dense(self) -> Iterator[Reply]:
-        """Sends every piece of the dense weights that somebody waits for and that is up to date."""
+        """Sends every piece of the dense weights that somebody waits for and that is up to date; one copy for all."""
+        copies: dict[tuple[int, int], ReplyBuffer] = {}
         for message, piece in self._lane.answers():
             header: PullDense = message.header
             floats = self.dense.read(header.form, piece)
-            buffer = self._buffers.take_buffer(floats.size)
-            buffer.array[: floats.size] = floats
+            if (header.form, piece) in copies:
+                buffer = copies[header.form, piece]
+                buffer.lend()
+            else:
+                buffer = copies[header.form, piece] = self._buffers.take_buffer(floats.size)
+                buffer.array[: floats.size] = floats
             is_last = header.form == WHOLE or piece == self.dense.pieces - 1
             pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
             answer = self._header(

@@ -34,6 +34,7 @@ from infra.base.errors import Fenced
 from infra.base.faults import reach
 from infra.base.process import START_ANEW, NameClaim, Stop
 from infra.base.telemetry import Meter
+from infra.base.trace import span
 from ps.client import ShardClient
 from ps.errors import Unreachable
 from trainer.arithmetic import arithmetic_of
@@ -107,8 +108,9 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
 def obey(worker: Worker, dispatcher: Dispatcher, order: Order, arrays: Any, meter: Meter | None) -> None:
     """Carries out one order and reports it."""
     reach("order_received", order.step)
-    report, logits = worker.execute(order, arrays, dispatcher.upcoming)
-    dispatcher.send(report, logits)
+    with span("step", order.step):
+        report, logits = worker.execute(order, arrays, dispatcher.upcoming)
+        dispatcher.send(report, logits)
     reach("after_report", order.step)
     observe(meter, report.seconds)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from dispatch.protocol import NONE_EARLY, Order, OrderArrays
 from infra.base.faults import reach
+from infra.base.trace import span, traced
 from ps.client import Pulled, ShardClient
 from ps.phases import EARLY, EVICT, TRAIN
 from ps.protocol import BARE, WHOLE
@@ -84,14 +85,17 @@ class Transfers:
         for answer in self._client.answers(order.step):
             if isinstance(answer, Pulled):
                 first = NONE_EARLY if answer.phase == EARLY else order.early
-                self._cache.put_full(work.full_slots[first.full :][answer.full], answer.full_KT)
-                self._cache.put_values(work.value_slots[first.values :][answer.values], answer.values_KW)
+                with span("put rows"):
+                    self._cache.put_full(work.full_slots[first.full :][answer.full], answer.full_KT)
+                    self._cache.put_values(work.value_slots[first.values :][answer.values], answer.values_KW)
                 self.moved.rows_down += answer.nbytes
             else:
-                self._dense.put(answer.form, answer.shard, self._client.shards, answer.piece, answer.floats)
+                with span("put dense"):
+                    self._dense.put(answer.form, answer.shard, self._client.shards, answer.piece, answer.floats)
                 self.moved.dense_down += answer.floats.nbytes
         reach("after_pull", order.step)
 
+    @traced
     def push_gradient(self, order: Order) -> None:
         """Does 4."""
         gradient = self._dense.ranges(BARE, self._client.shards)

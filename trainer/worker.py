@@ -35,6 +35,7 @@ from dispatch.placement.traffic import ring_moved
 from dispatch.protocol import Order, OrderArrays, Probe, Probed, Report, ReportArrays, Welcome
 from dispatch.tally import PHASES, Phase, PhaseSeconds
 from infra.base.faults import reach
+from infra.base.trace import note
 from infra.base.wire import NO_F32
 from ps.client import ShardClient
 from ps.columns import KeptColumns
@@ -226,7 +227,8 @@ class Worker:
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         gathered = None
         fetched = _no_logits
-        self._look_ahead(order, upcoming, watch)
+        if self._computes_at_once(order):
+            self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
@@ -256,11 +258,18 @@ class Worker:
         fetched = fetch(computed.logits_b)
         reach("forward", order.step)
         watch.lap("forward")
-        self._look_ahead(order, upcoming, watch)
+        if self._computes_at_once(order):
+            self._look_ahead(order, upcoming, watch)
         gathered.gradients_UW = computed.backward()
         reach("backward", order.step)
         watch.lap("backward")
         return fetched
+
+    def _computes_at_once(self, order: Order) -> bool:
+        """Whether early transfers can begin while this process computes. A GPU computes by itself, and others wait for
+        the gradient: there, fetching rows from the GPU comes after it.
+        """
+        return self.device.type == "cpu" or not order.owes_gradient
 
     def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch") -> None:
         """Begins the early transfers of the next order, if it has arrived and belongs to the next step.
@@ -369,7 +378,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._spent: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
-        self._since = time.perf_counter()
+        self._since = time.monotonic()
 
     @property
     def seconds(self) -> PhaseSeconds:
@@ -377,8 +386,9 @@ class Stopwatch:
 
     def lap(self, phase: Phase) -> None:
         """Adds the time since the last lap to this phase."""
-        now = time.perf_counter()
+        now = time.monotonic()
         self._spent[phase] += now - self._since
+        note(phase, self._since, now)
         self._since = now
 
 

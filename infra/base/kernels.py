@@ -42,7 +42,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS: dict[str, Any] = {"nogil": True}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 WAIT_SECONDS = 60.0
 """How long a process waits for another one that compiles the same kernel."""
 POLL_SECONDS = 0.02

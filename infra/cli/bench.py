@@ -696,6 +696,55 @@ def train(
 
 @app.command()
 @grouped
+def trace(
+    what: TrainOptions,
+    policy: Annotated[str, typer.Option(help="A policy, with marks as in bench train.")] = "esd:1",
+    steps: Annotated[int, typer.Option(help="Steps of the run.", min=4)] = 150,
+    warm_up: Annotated[int, typer.Option(help="First steps, which are left out.", min=1)] = 50,
+    pin: Annotated[
+        int, typer.Option(help="Cores reserved for each worker, and as many threads; 0: none (Linux).", min=0)
+    ] = 0,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw one step into this file (SVG or PNG).")] = None,
+    spans: Annotated[
+        Path | None, typer.Option("--spans", help="Write all spans to this file, for Perfetto or chrome://tracing.")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show what every process does during a step of a real run: where its milliseconds go.
+
+    Example: freshet bench trace --workers 4 --policy esd:1 --plot step.png --spans spans.json
+    """
+    stop = stop_on_signals()
+    from benchmarks.simulated.plots import check_can_plot
+    from benchmarks.trace import plot_trace, run_trace, span_table, span_times, write_trace
+    from benchmarks.train import parse_variants
+    from infra.base.telemetry import configure_logging
+    from infra.run.display import Display
+
+    if plot is not None:
+        check_can_plot()
+    for file in (plot, spans):
+        if file is not None:
+            check_output(file)
+    experiment = replace(what.experiment(steps, warm_up, REGRET_CACHE_ROWS, overrides or ()), own_cores=pin)
+    variants = parse_variants(policy)
+    if len(variants) > 1:
+        raise ConfigError(f"one policy can be traced at a time; got {policy}; expected no comma; correct --policy")
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        configure_logging("supervisor", "bench-trace", path=Path(folder) / "supervisor.log")
+        processes = run_trace(Path(folder), experiment, variants[0], stop, Display(Console(stderr=True)))
+    times = span_times(processes)
+    Console().print(span_table(times))
+    write_json(times, output)
+    if spans is not None:
+        write_trace(processes, spans)
+    if plot is not None:
+        plot_trace(processes, plot)
+
+
+@app.command()
+@grouped
 def change(
     what: TrainOptions,
     changes: Annotated[

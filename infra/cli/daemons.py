@@ -24,6 +24,8 @@ from infra.base.faults import arm
 from infra.base.link import PAYLOAD_SHARE, Link
 from infra.base.process import Stop, end_with_parent, is_supervised, show_life, stop_on_signals, write_whole
 from infra.base.telemetry import Meter, code_version, configure_logging, describe, start_metrics
+from infra.base.trace import FOLDER as TRACES
+from infra.base.trace import keep_spans
 from infra.base.wire import Curve, load_curve
 from infra.cli.options import RunOptions, grouped
 from infra.run.agreement import agreement_of
@@ -357,6 +359,7 @@ def begin(settings: Settings, name: str, logs_settings: bool = True) -> Callable
     logs_settings: False if a person reads the output, who has just given the few settings that matter.
     """
     arm(name, settings.folder)
+    keep_spans(settings.folder / TRACES / f"{name}.json", settings.telemetry.trace_spans)
     configure_logging(name, settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
     _tell_build()
     host = settings.telemetry.metrics_host

@@ -63,6 +63,10 @@ class TelemetryConfig(Section):
     """Address of the Prometheus endpoints."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Port of the Prometheus endpoint; 0 lets each process choose a free one."""
+    trace_spans: int = Field(default=0, ge=0, le=10_000_000)
+    """Newest spans of work that each process keeps, and writes to trace/NAME.json in the run's folder when it ends, for
+    Perfetto or chrome://tracing; 0: none.
+    """
 
 
 RENAMED = {"cuts": "checkpoints"}

@@ -3,7 +3,7 @@
 import numpy as np
 import zmq
 
-from ps.buffers import KEPT, ReplyBuffers
+from ps.buffers import KEPT, KEPT_BYTES, ReplyBuffers
 
 
 def test_sent_buffer_is_used_again() -> None:
@@ -34,8 +34,32 @@ def test_small_buffer_is_not_given_for_a_large_reply() -> None:
     assert buffers.take_buffer(1000).array.size >= 1000
 
 
-def test_idle_buffers_do_not_pile_up() -> None:
+def test_large_idle_buffers_do_not_pile_up() -> None:
     buffers = ReplyBuffers(np.float32)
-    for power in range(KEPT + 5):
-        buffers.take_buffer(1 << power).sent([])
-    assert len(buffers._buffers) <= KEPT
+    size = 2 * KEPT_BYTES // KEPT // 4
+    for place in range(KEPT + 5):
+        buffers.take_buffer(size << place // KEPT).sent([])
+    lent = [buffers.take_buffer(size) for _ in range(KEPT + 5)]
+    for buffer in lent:
+        buffer.sent([])
+    buffers.take_buffer(4 * size)
+    assert len(buffers._buffers) == 1
+
+
+def test_small_idle_buffers_are_kept_for_the_next_peak() -> None:
+    buffers = ReplyBuffers(np.float32)
+    peak = [buffers.take_buffer(1000) for _ in range(2 * KEPT)]
+    for buffer in peak:
+        buffer.sent([])
+    assert {id(buffers.take_buffer(1000)) for _ in peak} == {id(buffer) for buffer in peak}
+
+
+def test_buffer_of_several_replies_is_in_use_until_all_are_sent() -> None:
+    buffers = ReplyBuffers(np.float32)
+    shared = buffers.take_buffer(1000)
+    shared.lend()
+    shared.sent([])
+    assert not shared.idle
+    shared.sent([])
+    assert shared.idle
+    assert buffers.take_buffer(1000) is shared

@@ -53,6 +53,7 @@ COMMANDS = [
     *(
         "bench step",
         "bench decide",
+        "bench trace",
         "bench ps",
         "bench ingest",
         "bench quality",
