@@ -44,6 +44,8 @@ class Transfers:
         self._client = client
         self._cache = cache
         self._dense = dense
+        self._asked_step = -1
+        """The last step whose early requests have been sent."""
         self._early_step = -1
         """The last step whose early transfers have begun."""
         self._early_bytes = 0
@@ -51,16 +53,23 @@ class Transfers:
         self.moved = Moved()
         """Bytes moved for the last order begun."""
 
+    def ask_early(self, order: Order, work: OrderArrays) -> None:
+        """Sends the requests of 1, unless they have been sent."""
+        if order.phase == TRAIN and order.step != self._asked_step:
+            self._asked_step = order.step
+            early = order.early
+            self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
+            if order.dense_pull:
+                self._client.ask_dense(order.step, order.dense_pull)
+
     def begin_early(self, order: Order, work: OrderArrays) -> None:
         """Does 1, unless it has been done."""
+        self.ask_early(order, work)
         if order.phase == TRAIN and order.step != self._early_step:
             self._early_step = order.step
             early = order.early
             owned = len(work.owned_rows) - early.evicted_owned
             parts = len(work.part_rows) - early.evicted_parts
-            self._client.ask(order.step, EARLY, work.full_rows[: early.full], work.value_rows[: early.values])
-            if order.dense_pull:
-                self._client.ask_dense(order.step, order.dense_pull)
             pushed = self._push(order.step, EARLY, slice(early.owned), slice(early.parts), work)
             self._early_bytes = pushed + self._push(order.step, EVICT, slice(owned, None), slice(parts, None), work)
 

@@ -227,8 +227,7 @@ class Worker:
     def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
         gathered = None
         fetched = _no_logits
-        if self._computes_at_once(order):
-            self._look_ahead(order, upcoming, watch)
+        self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
             gathered = self._gather(work)
@@ -236,7 +235,7 @@ class Worker:
             fetched = self._compute(order, work, gathered, watch, upcoming)
         if order.batch:
             finish = self._start_dense(order)
-            self._look_ahead(order, upcoming, watch)
+            self._look_ahead(order, upcoming, watch, is_gradient_sent=True)
             if gathered is not None:
                 self._update_rows(order, gathered, watch)
             finish()
@@ -258,27 +257,23 @@ class Worker:
         fetched = fetch(computed.logits_b)
         reach("forward", order.step)
         watch.lap("forward")
-        if self._computes_at_once(order):
-            self._look_ahead(order, upcoming, watch)
+        self._look_ahead(order, upcoming, watch)
         gathered.gradients_UW = computed.backward()
         reach("backward", order.step)
         watch.lap("backward")
         return fetched
 
-    def _computes_at_once(self, order: Order) -> bool:
-        """Whether early transfers can begin while this process computes. A GPU computes by itself, and others wait for
-        the gradient: there, fetching rows from the GPU comes after it.
-        """
-        return self.device.type == "cpu" or not order.owes_gradient
-
-    def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch") -> None:
+    def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch", is_gradient_sent: bool = False) -> None:
         """Begins the early transfers of the next order, if it has arrived and belongs to the next step.
 
         In the order of a later step, rows that this step trains may be early: only rows of the step right before it are
-        late.
+        late. A GPU computes by itself, and others wait for the gradient: there, rows are fetched from the GPU after it.
         """
         if (following := upcoming()) is not None and following[0].step == order.step + 1:
-            self._transfers.begin_early(*following)
+            if self.device.type == "cpu" or is_gradient_sent or not order.owes_gradient:
+                self._transfers.begin_early(*following)
+            else:
+                self._transfers.ask_early(*following)
         watch.lap("push")
 
     def _start_dense(self, order: Order) -> Callable[[], None]:

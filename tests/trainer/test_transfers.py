@@ -1,7 +1,9 @@
 """The order in which a worker's transfers begin, noted by a client that sends nothing."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from ps.phases import EARLY, EVICT, FLUSH, TRAIN
 from ps.protocol import BARE
 from trainer.cache import RowCache
 from trainer.transfers import Transfers
+from trainer.worker import Stopwatch, Worker
 
 ROWS = RowConfig(dim=2)
 EARLY_FIRST = Early(owned=1, parts=0, full=1, values=0, evicted_owned=1, evicted_parts=0)
@@ -74,6 +77,39 @@ def test_early_transfers_begin_once(transfers: Transfers, client: NotingClient) 
     before = list(client.told)
     transfers.begin_early(*ordered())
     assert client.told == before
+
+
+def test_requests_may_be_sent_before_anything_is_pushed(transfers: Transfers, client: NotingClient) -> None:
+    transfers.ask_early(*ordered())
+    assert client.told == [("ask", EARLY, [1]), ("ask dense", BARE)]
+    client.told.clear()
+    transfers.begin_early(*ordered())
+    assert client.told == [("push", EARLY, [10]), ("push", EVICT, [30])]
+
+
+@pytest.mark.parametrize(
+    ("device", "owes_gradient", "is_gradient_sent", "pushes"),
+    [
+        ("cpu", True, False, True),
+        ("cuda", True, False, False),
+        ("cuda", True, True, True),
+        ("cuda", False, False, True),
+    ],
+)
+def test_a_gpu_pushes_early_rows_after_a_gradient_that_others_wait_for(
+    transfers: Transfers,
+    client: NotingClient,
+    device: str,
+    owes_gradient: bool,
+    is_gradient_sent: bool,
+    pushes: bool,
+) -> None:
+    following, work = ordered()
+    current = msgspec.structs.replace(following, step=0, owes_gradient=owes_gradient)
+    worker = SimpleNamespace(device=torch.device(device), _transfers=transfers)
+    Worker._look_ahead(worker, current, lambda: (following, work), Stopwatch(), is_gradient_sent)  # type: ignore[arg-type]
+    assert ("push" in {kind for kind, *_ in client.told}) is pushes
+    assert client.told[:2] == [("ask", EARLY, [1]), ("ask dense", BARE)]
 
 
 def test_nothing_begins_early_while_a_flush_is_next(transfers: Transfers, client: NotingClient) -> None:
