@@ -56,7 +56,7 @@ def test_rows_that_move_while_the_step_before_trains_change_no_bit(
 ) -> None:
     named: dict[str, Any] = {"batch": BATCH, "rows": rows_of(optimizer), "reduce": reduce}
     plan, other = (Plan(write_topic(STEPS * BATCH, name), workers, "random", **named) for name in ("ahead", "at_time"))
-    monkeypatch.setattr("trainer.worker.Worker._look_ahead", lambda *_: None)
+    monkeypatch.setattr("trainer.worker.Worker._look_ahead", lambda *_, **__: None)
     at_their_time = train(other)
     monkeypatch.undo()
     seen = wait_for_orders(monkeypatch)
