@@ -386,12 +386,12 @@ class Shard:
         for message, piece in self._lane.answers():
             header: PullDense = message.header
             floats = self.dense.read(header.form, piece)
-            if (header.form, piece) in copies:
-                buffer = copies[header.form, piece]
-                buffer.lend()
-            else:
-                buffer = copies[header.form, piece] = self._buffers.take_buffer(floats.size)
-                buffer.array[: floats.size] = floats
+            if (header.form, piece) not in copies:
+                # on loan to this function as well: a reply may have left before the next one needs the copy
+                copies[header.form, piece] = self._buffers.take_buffer(floats.size)
+                copies[header.form, piece].array[: floats.size] = floats
+            buffer = copies[header.form, piece]
+            buffer.lend()
             is_last = header.form == WHOLE or piece == self.dense.pieces - 1
             pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
             answer = self._header(
@@ -405,6 +405,8 @@ class Shard:
             )
             self._entries.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
             yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
+        for buffer in copies.values():
+            buffer.sent([])
 
     def _answer_peek(self, message: Received) -> Reply:
         arrays: PeekArrays = message.arrays

@@ -393,23 +393,29 @@ class _Threads:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Back to one: a forked process has none of the others."""
         self.number = 1
         self.lock = threading.Lock()
 
 
 _THREADS = _Threads()
-os.register_at_fork(after_in_child=_THREADS.__init__)  # type: ignore[misc]  # a child has no threads but its own
+os.register_at_fork(after_in_child=_THREADS.forget)
 
 
 def use_threads(number: int) -> int:
     """Sets among how many threads kernels divide their work, at most as many as there are cores; returns how many.
 
-    number: 0 means half of the cores, at most MOST_BY_DEFAULT.
+    number: 0 means half of the cores, at most MOST_BY_DEFAULT, or one if other threads would take long to wake.
     """
     cores = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     _THREADS.number = max(1, min(number or min(cores // 2, MOST_BY_DEFAULT), cores))
     if _THREADS.number > 1:
         _start_threads(_THREADS.number)
+        if not number and numba.threading_layer() == LAYERS[-1]:  # type: ignore[attr-defined]
+            _THREADS.number = 1
     return _THREADS.number
 
 

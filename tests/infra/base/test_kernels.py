@@ -153,6 +153,18 @@ def test_a_second_process_loads_what_the_first_has_compiled(tmp_path: Path) -> N
     assert told == ["0 1\n", "1 0\n"]
 
 
+THREADS = "from infra.base.kernels import use_threads; print(use_threads(0), use_threads(3), use_threads(99))"
+
+
+@pytest.mark.parametrize(("layer", "told"), [("omp", "4 3 8"), ("workqueue", "1 3 8")])
+def test_by_default_there_are_several_threads_only_if_they_wake_quickly(layer: str, told: str) -> None:
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "8", "NUMBA_THREADING_LAYER": layer}
+    ended = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, env=environment, capture_output=True, text=True)
+    if layer == "omp" and "No threading layer could be loaded" in ended.stderr:
+        pytest.skip("needs OpenMP (libgomp)")
+    assert ended.stdout.strip() == told, ended.stderr
+
+
 def test_a_kernel_outside_our_files_works_without_being_kept() -> None:
     space: dict[str, object] = {}
     exec("def double(x):\n    return 2 * x", space)

@@ -223,6 +223,20 @@ def test_a_flush_is_applied_once_the_last_gradient_is(two_pieces: Shard) -> None
     assert peek(two_pieces, generation=2) == [0, 1, 2, 3]
 
 
+def test_workers_get_the_same_pieces_though_replies_leave_at_once(two_pieces: Shard) -> None:
+    for worker in range(WORKERS):
+        assert pull(two_pieces, 2, worker) == []
+    header = Announce(run="r", generation=1, step=2, phase=TRAIN, pushers=[], dense_gradients=[0])
+    got: dict[tuple[int, int], list[float]] = {}
+    for count, reply in enumerate(two_pieces.receive(Received(b"w", header, AnnounceArrays()))):
+        assert isinstance(reply.header, DensePiece)
+        assert reply.buffer is not None
+        got[count // 2, reply.header.piece] = reply.arrays[-1].tolist()
+        reply.buffer.sent([])  # its memory may be used again from now on
+    assert got == {(worker, piece): [[1, 2], [3, 4]][piece] for worker in range(WORKERS) for piece in (0, 1)}
+    assert all(buffer.idle for buffer in two_pieces._buffers._buffers)
+
+
 def test_pulls_that_wait_are_refused_when_a_generation_begins(shard: Shard) -> None:
     assert pull(shard, 4) == []
     replies = tell(shard, Open, workers=1, generation=2)
