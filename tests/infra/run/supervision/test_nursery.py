@@ -108,7 +108,7 @@ def test_a_signal_and_a_kill_reach_it(nursery: Nursery, tmp_path: Path) -> None:
     wait_until(lambda: bool(await_pid(killed)) and "worker-7" in (tmp_path / "stopped").read_text())
     stopped.terminate()
     killed.kill_group()
-    assert (stopped.wait(), killed.wait()) == (0, -signal.SIGKILL)
+    assert (stopped.wait(), killed.wait()) == (0, -signal.SIGKILL), (tmp_path / "killed").read_text()
 
 
 def test_a_signal_to_one_that_has_just_ended_is_none(nursery: Nursery, tmp_path: Path) -> None:
