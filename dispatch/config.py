@@ -113,8 +113,9 @@ class DispatchConfig(Section):
     decisions are then the same bit for bit as with cpu and fixed; cuda and hungarian are refused.
     """
     threads: int = Field(0, ge=0, le=256)
-    """Threads among which the dispatcher divides a decision for several workers; 0: half of the cores, at most 8, if
-    OpenMP is installed (libgomp), and one if not. More than there are cores are never used. No decision depends on it.
+    """Threads among which the dispatcher divides a decision for several workers; 0: half of the cores that
+    are not dealt out to workers on the CPU, at most 8, if OpenMP is installed (libgomp), and one if not. More than
+    there are cores are never used. No decision depends on it.
     """
     workers: int = Field(4, ge=1, le=MOST_WORKERS)
     """Workers that the first generation waits for."""

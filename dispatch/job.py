@@ -96,6 +96,8 @@ class DispatchJob:
     """Where to begin in each partition; empty: at the first record of every partition."""
     write_behind: float = 0.0
     """Most owned rows that a worker pushes ahead of the next checkpoint, as a share of the rows it pulls in a step."""
+    taken_cores: int = 0
+    """Cores of the dispatcher's that workers on the same machine compute on."""
     golden: Golden | None = None
     """The recorded run to replay; its steps are trained again, and nothing else is done. None for a normal run."""
 

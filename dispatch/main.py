@@ -52,7 +52,7 @@ def run_dispatcher(
     meter: Meter,
 ) -> Status:
     """Trains until a stop is requested or the stream ends; returns the last status."""
-    use_threads(job.dispatch.threads)
+    use_threads(job.dispatch.threads, job.taken_cores)
     with ExitStack() as resources:
         parts = open_parts(job, source, letters, stop, meter, resources)
         coordinator = Coordinator(parts)

@@ -35,7 +35,7 @@ from ps.protocol import (
     TO_SHARD,
     WHOLE,
     DenseArrays,
-    DensePiece,
+    DensePieces,
     Peek,
     PeekArrays,
     Pull,
@@ -77,11 +77,11 @@ class Pulled:
 
 @dataclass(frozen=True)
 class PulledDense:
-    """A piece of a shard's range of the dense weights, or all of it."""
+    """Neighbouring pieces of a shard's range of the dense weights, or all of it."""
 
     shard: int
     form: int
-    piece: int
+    pieces: range
     floats: NDArray[Any]
 
 
@@ -227,12 +227,13 @@ class ShardClient:
     def answers(self, step: int) -> Iterator[Pulled | PulledDense]:
         """Everything that was requested in this step and has not been answered yet, as it arrives."""
         for shard, header, arrays, was_awaited in self._messages(step):
-            if isinstance(header, DensePiece):
+            if isinstance(header, DensePieces):
                 self._timer.passed(arrays.floats.nbytes)
                 self._timer.gave(header.pushed_bytes, header.pushed_seconds)
                 if header.is_last:
                     del self._asked[shard, _DENSE]
-                yield PulledDense(shard, header.form, header.piece, arrays.floats)
+                pieces = range(header.piece, header.piece + header.pieces)
+                yield PulledDense(shard, header.form, pieces, arrays.floats)
                 continue
             full, values = self._asked.pop((shard, header.phase))
             nbytes = arrays.full.nbytes + arrays.values.nbytes + arrays.full_masks.nbytes + arrays.value_masks.nbytes
@@ -344,7 +345,7 @@ class ShardClient:
                     raise self._refused(header, shard)
                 kind = header.phase if isinstance(header, Rows) else _DENSE
                 is_current = (header.generation, header.step) == (self._generation, step)
-                if isinstance(header, Rows | DensePiece) and is_current and (shard, kind) in self._asked:
+                if isinstance(header, Rows | DensePieces) and is_current and (shard, kind) in self._asked:
                     yield shard, header, arrays, was_awaited
 
     def _check_answer(self, shard: int, rows: RowsArrays, full: int, values: int, steps: int) -> None:

@@ -157,6 +157,10 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
                 for reply in answer(state, requests, sender.bytes, frames):
                     with span("send"):
                         transmit(socket, replies, reply)
+                if not int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                    for reply in state.answer_dense():
+                        with span("send"):
+                            transmit(socket, replies, reply)
                 observe(meter, state)
             else:
                 reach("idle")
@@ -311,7 +315,9 @@ def warm_up(rows: RowConfig, dense: DenseRule) -> None:
         for _ in shard.receive(Received(b"", header, arrays)):
             pass
     shard.dense.put(np.zeros(1 if dense.optimizer == "sgd" else 4, rows.float_dtype))
-    shard.dense.apply(0, [np.zeros(1, rows.float_dtype)] * 2)
+    shard.dense.add(0, np.zeros(1, rows.float_dtype), is_first=True)
+    shard.dense.add(0, np.zeros(1, rows.float_dtype), is_first=False)
+    shard.dense.apply(0)
     copy = RowCopy(shard.store, 0, 0, 1)
     copy.keep(one)
     copy.go_on()

@@ -71,6 +71,7 @@ MOST_COLUMNS = 1 << 16
 Bin = Annotated[int, Meta(ge=0, le=BINS)]
 Column = Annotated[int, Meta(ge=0, lt=MOST_COLUMNS)]
 SomeDense = Annotated[int, Meta(ge=BARE, le=WHOLE)]
+PieceCount = Annotated[int, Meta(ge=1, le=64)]
 WorkerCount = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 AgreedSettings = Annotated[dict[Name, Annotated[str, Meta(max_length=1000)]], Meta(max_length=200)]
 
@@ -275,7 +276,7 @@ class PushDense(Header, frozen=True):
 
 
 class PullDense(Header, frozen=True):
-    """Requests the dense weights that this step trains with. Answered by one DensePiece for every piece."""
+    """Requests the dense weights that this step trains with. Answered by DensePieces, as the pieces are ready."""
 
     worker: WorkerNumber
     form: SomeDense
@@ -431,13 +432,16 @@ class Rows(Header, frozen=True):
     """Time from the request's arrival to this answer, which is not caused by the link."""
 
 
-class DensePiece(Header, frozen=True):
-    """A piece of the weights, or the whole range: the answer to PullDense."""
+class DensePieces(Header, frozen=True):
+    """Neighbouring pieces of the weights, or the whole range: an answer to PullDense."""
 
     ARRAYS: ClassVar = DenseArrays
 
     form: SomeDense
     piece: Number
+    """Number of the first piece; 0 for the whole range."""
+    pieces: PieceCount
+    """How many there are; 1 for the whole range."""
     is_last: bool
     pushed_bytes: Bytes = 0
     """Bytes of the receiver's last gradient without its first piece; sent with the last piece of an answer."""
@@ -492,7 +496,7 @@ TO_SHARD = (
 FROM_SHARD = (
     Opened,
     Rows,
-    DensePiece,
+    DensePieces,
     Ledger,
     CheckpointSaved,
     CheckpointFailed,

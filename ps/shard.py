@@ -57,7 +57,7 @@ from ps.protocol import (
     Count,
     CountChunks,
     DenseArrays,
-    DensePiece,
+    DensePieces,
     Digest,
     Digested,
     Ledger,
@@ -122,12 +122,45 @@ class Shard:
         self._buffers = ReplyBuffers(model.rows.float_dtype)
 
     def receive(self, message: Received) -> Iterator[Reply]:
-        """Carries out one message and yields every reply it makes possible; the iterator must be exhausted."""
+        """Carries out one message and yields every reply that it makes possible, except ``answer_dense``; the iterator
+        must be exhausted.
+        """
         try:
             self._fence.check(message)
             yield from self._carry_out(message)
         except (PsError, WireError, StorageError) as error:
             yield self.refuse(message, error)
+
+    def answer_dense(self) -> Iterator[Reply]:
+        """Sends every piece of the dense weights that somebody waits for and that is up to date; to be called when no
+        other message has arrived, so that pieces that came together leave together.
+        """
+        copies: dict[tuple[int, range], ReplyBuffer] = {}
+        for message, pieces in self._lane.answers():
+            header: PullDense = message.header
+            floats = self.dense.read(header.form, pieces)
+            if (header.form, pieces) not in copies:
+                # on loan to this function as well: a reply may have left before the next one needs the copy
+                copies[header.form, pieces] = self._buffers.take_buffer(floats.size)
+                copies[header.form, pieces].array[: floats.size] = floats
+            buffer = copies[header.form, pieces]
+            buffer.lend()
+            is_last = header.form == WHOLE or pieces.stop == self.dense.pieces
+            pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
+            answer = self._header(
+                DensePieces,
+                message,
+                form=header.form,
+                piece=pieces.start,
+                pieces=len(pieces),
+                is_last=is_last,
+                pushed_bytes=pushed_bytes,
+                pushed_seconds=pushed_seconds,
+            )
+            self._entries.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
+            yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
+        for buffer in copies.values():
+            buffer.sent([])
 
     def go_on(self) -> Iterator[Reply]:
         """Does a little of a checkpoint that is under way; to be called between messages."""
@@ -156,7 +189,6 @@ class Shard:
             case Announce():
                 yield from self._announce(message)
                 yield from self._advance()
-                yield from self._answer_dense()
             case CheckpointCommitted():
                 self.checkpoints.commit(message.header.checkpoint)
             case CountChunks():
@@ -165,16 +197,15 @@ class Shard:
                 yield self._prune(message)
             case Push():
                 self._push(message)
+                yield from self.answer_dense()  # under way while rows are changed
                 yield from self._advance()
             case Pull():
                 if self._rounds.pull(message):
                     yield self._answer_pull(message)
             case PushDense():
-                if self._push_dense(message):
-                    yield from self._answer_dense()
+                self._push_dense(message)
             case PullDense():
                 self._lane.pull(message)
-                yield from self._answer_dense()
             case Peek():
                 yield self._answer_peek(message)
             case Count():
@@ -260,13 +291,10 @@ class Shard:
         self.store.check(arrays.part_numbers)
         self._rounds.push(message)
 
-    def _push_dense(self, message: Received) -> bool:
-        """Returns whether the message was used; otherwise it is held until its turn is announced."""
+    def _push_dense(self, message: Received) -> None:
         header: PushDense = message.header
-        is_taken = self._lane.push(message)
-        if is_taken:
+        if self._lane.push(message):
             self._entries.count((header.step, header.phase), header.worker, dense_pushed=message.arrays.floats.size)
-        return is_taken
 
     def _advance(self) -> Iterator[Reply]:
         """Applies every complete round, in order."""
@@ -379,34 +407,6 @@ class Shard:
         pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
         self._entries.count((header.step, header.phase), header.worker, pulled=pulled)
         return reply
-
-    def _answer_dense(self) -> Iterator[Reply]:
-        """Sends every piece of the dense weights that somebody waits for and that is up to date; one copy for all."""
-        copies: dict[tuple[int, int], ReplyBuffer] = {}
-        for message, piece in self._lane.answers():
-            header: PullDense = message.header
-            floats = self.dense.read(header.form, piece)
-            if (header.form, piece) not in copies:
-                # on loan to this function as well: a reply may have left before the next one needs the copy
-                copies[header.form, piece] = self._buffers.take_buffer(floats.size)
-                copies[header.form, piece].array[: floats.size] = floats
-            buffer = copies[header.form, piece]
-            buffer.lend()
-            is_last = header.form == WHOLE or piece == self.dense.pieces - 1
-            pushed_bytes, pushed_seconds = self._lane.travelled(header.worker) if is_last else (0, 0.0)
-            answer = self._header(
-                DensePiece,
-                message,
-                form=header.form,
-                piece=piece,
-                is_last=is_last,
-                pushed_bytes=pushed_bytes,
-                pushed_seconds=pushed_seconds,
-            )
-            self._entries.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
-            yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
-        for buffer in copies.values():
-            buffer.sent([])
 
     def _answer_peek(self, message: Received) -> Reply:
         arrays: PeekArrays = message.arrays

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from infra.base.errors import ConfigError, FileUnusable, WireError
 from infra.base.files import naming, writing_whole
 from ps.client import DenseRanges
-from ps.dense.range import pieces_of
+from ps.dense.range import FIRST_PIECE, pieces_of, place_of
 from ps.protocol import BARE
 from trainer.config import ModelConfig
 
@@ -112,12 +112,12 @@ class Dense:
             return DenseRanges(form, [gradients[place] for place in places])
         return DenseRanges(form, [torch.cat(self._parts(place)).cpu().numpy() for place in places])
 
-    def put(self, form: int, shard: int, shards: int, piece: int, floats: NDArray[Any]) -> None:
-        """Replaces a piece of a shard's range of the weights, or the whole range, weights and state."""
+    def put(self, form: int, shard: int, shards: int, floats: NDArray[Any], pieces: range = FIRST_PIECE) -> None:
+        """Replaces neighbouring pieces of a shard's range of the weights, or the whole range, weights and state."""
         place = self._place(shard, shards)
         if form == BARE:
-            pieces = pieces_of(place.stop - place.start, self.weights.element_size())
-            parts = [self.weights[place][pieces[min(piece, len(pieces) - 1)]]]
+            places = pieces_of(place.stop - place.start, self.weights.element_size())
+            parts = [self.weights[place][place_of(places, pieces)]]
         else:
             parts = self._parts(place)
         if floats.size != sum(part.numel() for part in parts):

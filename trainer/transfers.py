@@ -100,7 +100,7 @@ class Transfers:
                 self.moved.rows_down += answer.nbytes
             else:
                 with span("put dense"):
-                    self._dense.put(answer.form, answer.shard, self._client.shards, answer.piece, answer.floats)
+                    self._dense.put(answer.form, answer.shard, self._client.shards, answer.floats, answer.pieces)
                 self.moved.dense_down += answer.floats.nbytes
         reach("after_pull", order.step)
 

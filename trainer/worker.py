@@ -211,7 +211,7 @@ class Worker:
 
     def _take_dense(self) -> None:
         for shard, floats in enumerate(self._client.peek_dense()):
-            self.dense.put(WHOLE, shard, self._client.shards, 0, floats)
+            self.dense.put(WHOLE, shard, self._client.shards, floats)
 
     def _share_cores(self, order: Order) -> None:
         """Uses the cores of workers that have no samples in this step.

@@ -405,13 +405,14 @@ _THREADS = _Threads()
 os.register_at_fork(after_in_child=_THREADS.forget)
 
 
-def use_threads(number: int) -> int:
+def use_threads(number: int, taken_cores: int = 0) -> int:
     """Sets among how many threads kernels divide their work, at most as many as there are cores; returns how many.
 
-    number: 0 means half of the cores, at most MOST_BY_DEFAULT, or one if other threads would take long to wake.
+    number: 0 means half of the cores that are not taken by others, at most MOST_BY_DEFAULT, or one if other threads
+    would take long to wake. If one of several threads must wait for a core, all of them wait.
     """
     cores = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    _THREADS.number = max(1, min(number or min(cores // 2, MOST_BY_DEFAULT), cores))
+    _THREADS.number = max(1, min(number or min((cores - taken_cores) // 2, MOST_BY_DEFAULT), cores))
     if _THREADS.number > 1:
         _start_threads(_THREADS.number)
         if not number and numba.threading_layer() == LAYERS[-1]:  # type: ignore[attr-defined]

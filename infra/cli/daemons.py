@@ -31,7 +31,7 @@ from infra.cli.options import RunOptions, grouped
 from infra.run.agreement import agreement_of
 from infra.run.dense_part import STATE_COPIES, dense_part, heavy_warning
 from infra.run.folder import checkpoint_place
-from infra.run.settings import STORED, Settings, store_settings
+from infra.run.settings import STORED, Settings, store_settings, taken_cores
 
 if TYPE_CHECKING:
     from dispatch.config import DispatchConfig
@@ -121,6 +121,7 @@ def dispatcher(
     settings = given.load()
     from dispatch.job import DenseJob, DispatchJob, Golden
     from dispatch.main import run_dispatcher
+    from dispatch.placement.assign.backend import has_gpu
     from ingest.letters.letter import NoLetters
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
@@ -151,6 +152,7 @@ def dispatcher(
         agreement=agreement_of(settings),
         start=start_positions(source, asked.from_time, asked.from_offsets),
         write_behind=settings.checkpoints.write_behind if settings.checkpoints.seconds else 0.0,
+        taken_cores=taken_cores(settings, has_gpu),
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
     )
     with closing(source), closing(kept) as letters, over_at_once():

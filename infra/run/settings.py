@@ -9,7 +9,7 @@ processes get them through the environment (``secret_environment``).
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,15 @@ def threads_of(settings: Settings) -> int:
     core.
     """
     return settings.trainer.threads or max(1, usable_cores() // settings.dispatch.workers)
+
+
+def taken_cores(settings: Settings, has_gpu: Callable[[], bool]) -> int:
+    """How many of this process's cores the workers of this machine compute on, if cores were dealt out to them."""
+    device = settings.trainer.device
+    if not settings.trainer.threads or device == "cuda" or (device == "auto" and has_gpu()):
+        return 0
+    elsewhere = (os.cpu_count() or 1) - usable_cores()
+    return max(0, settings.dispatch.workers * settings.trainer.threads - elsewhere)
 
 
 def usable_cores() -> int:

@@ -3,14 +3,14 @@
 Changes of the range come in *turns*, in the order in which they were announced: the whole range from one worker before
 a step trains, or gradients from everyone who trained in it, after the step. Every piece goes through the turns on its
 own, so an updated piece is on its way to the workers while they still send gradients of the next one. A pull for a step
-is answered piece by piece, each as soon as it has gone through all turns before that step's gradients. A checkpoint is
-a turn, too: every piece is copied as it passes.
+is answered piece by piece, each as soon as it has gone through all turns before that step's gradients; neighbouring
+pieces that are ready together go together. A checkpoint is a turn, too: every piece is copied as it passes.
 
 Messages may arrive before their turn is announced. They are held, up to a total size.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,9 @@ class Turn:
     workers: tuple[int, ...]
     """Workers that send something, ascending."""
     arrived: list[dict[int, NDArray[Any]]] = field(default_factory=list)
-    """Arrays of each piece, by worker."""
+    """Arrays of each piece, by worker, that were not used yet."""
+    used: Counter[int] = field(default_factory=Counter)
+    """Number of arrays of each piece that were used, in worker order."""
     copy: DenseCopy | None = None
     """For a checkpoint: the target of the copy."""
 
@@ -47,13 +49,17 @@ class Turn:
             self.arrived.append({})
         return self.arrived[piece]
 
-    def is_complete(self, piece: int) -> bool:
-        return len(self.of(piece)) == len(self.workers)
+    def has_come(self, piece: int, worker: int) -> bool:
+        return worker in self.of(piece) or worker in self.workers[: self.used[piece]]
 
-    def brought(self, piece: int) -> list[NDArray[Any]]:
-        """The arrays of a piece in worker order; can be taken once."""
-        arrived, self.arrived[piece] = self.of(piece), {}
-        return [arrived[worker] for worker in self.workers]
+    def is_used_up(self, piece: int) -> bool:
+        return self.used[piece] == len(self.workers)
+
+    def take_next(self, piece: int) -> NDArray[Any] | None:
+        """The array of a piece that is next in worker order, if it has arrived."""
+        arrived = None if self.is_used_up(piece) else self.of(piece).pop(self.workers[self.used[piece]], None)
+        self.used[piece] += arrived is not None
+        return arrived
 
 
 @dataclass
@@ -136,7 +142,7 @@ class DenseLane:
         self._dense.check(header.form, header.piece, arrays.floats.size)
         turn.of(header.piece)[header.worker] = arrays.floats
         self._time(push)
-        self._advance()
+        self._advance(range(header.piece, header.piece + 1))
         return True
 
     def pull(self, pull: Received) -> None:
@@ -150,10 +156,10 @@ class DenseLane:
         self._held_bytes = held_with(pull, self._held_bytes, self._limit)
         self._waiting.append(Waiting(pull))
 
-    def answers(self) -> Iterator[tuple[Received, int]]:
-        """Every (pull, piece) that can be answered now, each once."""
+    def answers(self) -> Iterator[tuple[Received, range]]:
+        """Every pull that can be answered now, with neighbouring pieces, each once."""
         for waiting in list(self._waiting):
-            yield from ((waiting.pull, piece) for piece in self._ready(waiting))
+            yield from ((waiting.pull, pieces) for pieces in neighbours(self._ready(waiting)))
             if waiting.pieces is not None and not waiting.pieces:
                 self._waiting.remove(waiting)
                 self._held_bytes -= waiting.pull.nbytes
@@ -181,34 +187,34 @@ class DenseLane:
         waiting.pieces = waiting.pieces and waiting.pieces.difference(ready)
         return ready
 
-    def _advance(self) -> None:
-        """Takes every piece through the turns that are complete for it."""
-        for piece in range(len(self._done)):
-            while self._can_turn(piece):
+    def _advance(self, pieces: Iterable[int] | None = None) -> None:
+        """Takes pieces, all if none are given, through the turns that are complete for them."""
+        for piece in range(len(self._done)) if pieces is None else pieces:
+            while self._done[piece] < self._first + len(self._turns):
                 turn = self._turns[self._done[piece] - self._first]
                 if turn.key[2] == WHOLE:
-                    (whole,) = turn.brought(0)
+                    if min(self._done) < self._done[piece] or (whole := turn.take_next(0)) is None:
+                        break
                     self._dense.put(whole)
                     self._done = [self._done[piece] + 1] * self._dense.pieces
                     self._advance()
                     return
                 if turn.copy is not None:
                     self._dense.copy(piece, turn.copy)
-                else:
-                    self._dense.apply(piece, turn.brought(piece))
+                elif not self._apply(turn, piece):
+                    break
                 self._done[piece] += 1
         while self._turns and min(self._done) > self._first:
             del self._turns[0]
             self._first += 1
 
-    def _can_turn(self, piece: int) -> bool:
-        done = self._done[piece]
-        if done == self._first + len(self._turns):
-            return False
-        turn = self._turns[done - self._first]
-        if turn.key[2] == WHOLE:
-            return turn.is_complete(0) and min(self._done) == done
-        return turn.is_complete(piece)
+    def _apply(self, turn: Turn, piece: int) -> bool:
+        """Adds the gradients that are next; returns whether all have come, and were applied."""
+        while (gradient := turn.take_next(piece)) is not None:
+            self._dense.add(piece, gradient, is_first=turn.used[piece] == 1)
+        if turn.is_used_up(piece):
+            self._dense.apply(piece)
+        return turn.is_used_up(piece)
 
     def _check_expected(self, turn: Turn, header: PushDense) -> None:
         if header.worker not in turn.workers:
@@ -217,7 +223,7 @@ class DenseLane:
                 f"announced; expected workers {list(turn.workers)}; does its order match the announcement?"
             )
         is_over = header.piece < len(self._done) and self._done[header.piece] > self._first + self._turns.index(turn)
-        if is_over or header.worker in turn.of(header.piece):
+        if is_over or turn.has_come(header.piece, header.worker):
             raise OutOfOrder(
                 f"worker {header.worker} pushed piece {header.piece} of dense weights twice in (step, phase, form) "
                 f"{turn.key}; expected it once; the first one counts"
@@ -240,3 +246,12 @@ class DenseLane:
         else:
             travel.ended = push.at_seconds
             travel.nbytes += push.arrays.floats.nbytes
+
+
+def neighbours(pieces: Sequence[int]) -> Iterator[range]:
+    """Ascending numbers as ranges, the fewest that there can be."""
+    first = 0
+    for at, piece in enumerate(pieces):
+        if at + 1 == len(pieces) or pieces[at + 1] != piece + 1:
+            yield range(pieces[first], piece + 1)
+            first = at + 1

@@ -3,8 +3,9 @@
 The range is unknown until a worker hands it in as a whole; from then on its length is fixed. A whole range is one flat
 array, on the wire as in memory: the weights, then under Adam the mean of gradients, the mean of their squares and the
 number of updates. Gradients arrive, and updated weights leave, in *pieces* of the range, so that a link carries both at
-the same time; each piece is updated on its own. Gradients are summed in worker order and applied once, so the result
-depends neither on the order of arrival nor on the number of pieces, to the bit.
+the same time; each piece is updated on its own. Gradients are summed in worker order, each as soon as those before it
+are there, and applied once, so the result depends neither on the order of arrival nor on the number of pieces, to the
+bit.
 
 Legend: L weights of the range.
 """
@@ -25,12 +26,19 @@ from ps.protocol import BARE, WHOLE
 MOST_PIECES = 8
 LEAST_PIECE_BYTES = 1 << 16
 """Smaller pieces would cost more in messages than they save in time."""
+FIRST_PIECE = range(1)
 
 
 def pieces_of(length: int, itemsize: int) -> list[slice]:
     """How a range of that many weights is split into pieces; worker and shard must agree on it."""
     count = min(MOST_PIECES, max(1, length * itemsize // LEAST_PIECE_BYTES))
     return [slice(length * each // count, length * (each + 1) // count) for each in range(count)]
+
+
+def place_of(places: Sequence[slice], pieces: range) -> slice:
+    """Where neighbouring pieces are in the range; pieces that there are not have no place in it."""
+    first, last = (min(piece, len(places) - 1) for piece in (pieces.start, pieces.stop - 1))
+    return slice(places[first].start, places[last].stop)
 
 
 @dataclass
@@ -51,6 +59,8 @@ class DenseRange:
         self._whole: NDArray[Any] = np.empty(0, dtype)
         self._length: int | None = None
         self._places = [slice(0, 0)]
+        self._sum: NDArray[Any] = self._whole
+        """The gradients of the pieces that were added since their last updates."""
         self._updates = [0]
         """Number of updates of each piece."""
 
@@ -89,30 +99,37 @@ class DenseRange:
         self._length = self._length_of(whole.size)
         self._whole = whole.copy()
         self._places = pieces_of(self._length, whole.itemsize)
+        self._sum = np.empty(self._length, whole.dtype)
         counted = int(whole[-1]) if self._has_state else 0
         self._updates = [counted] * len(self._places)
 
-    def apply(self, piece: int, gradients: Sequence[NDArray[Any]]) -> None:
-        """Sums gradients of a piece in the given order and applies the optimizer once; sizes must have been checked."""
-        total_L = gradients[0].copy()
-        for part_L in gradients[1:]:
-            add_to(total_L, part_L)
+    def add(self, piece: int, gradient_L: NDArray[Any], is_first: bool) -> None:
+        """Adds a gradient of a piece to those before it; its size must have been checked."""
+        sum_L = self._sum[self._places[piece]]
+        if is_first:
+            sum_L[:] = gradient_L
+        else:
+            add_to(sum_L, gradient_L)
+
+    def apply(self, piece: int) -> None:
+        """Applies the optimizer once, with the sum of the gradients that were added."""
         place = self._places[piece]
+        sum_L = self._sum[place]
         length = self.size(WHOLE) // 3
         dtype = self._whole.dtype
         if not self._has_state:
-            sgd(self._whole[place], total_L, dtype.type(self._rule.rate))
+            sgd(self._whole[place], sum_L, dtype.type(self._rule.rate))
             return
         self._updates[piece] += 1
         self._whole[-1] = self._updates[piece]
         scales = adam_scales(self._rule.rate, self._updates[piece], dtype)
         weights_L, mean_L, square_L = (self._whole[start * length :][place] for start in range(3))
-        adam(weights_L, mean_L, square_L, total_L, scales)
+        adam(weights_L, mean_L, square_L, sum_L, scales)
 
-    def read(self, form: int, piece: int = 0) -> NDArray[Any]:
-        """A piece of the weights, or the whole range; a view, which the next update changes."""
-        first = 0 if form == WHOLE else self._places[piece].start
-        return self._whole[first : first + self.size(form, piece)]
+    def read(self, form: int, pieces: range = FIRST_PIECE) -> NDArray[Any]:
+        """Neighbouring pieces of the weights, or the whole range; a view, which the next update changes."""
+        size = self.size(WHOLE)
+        return self._whole[place_of(self._places, pieces) if form == BARE else slice(size)]
 
     def empty_copy(self) -> DenseCopy:
         return DenseCopy(self._whole[:0].copy())

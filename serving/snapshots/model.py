@@ -85,7 +85,7 @@ def put_dense(module: ClickModel, config: ModelConfig, found: DenseRange) -> Non
         whole = found.read(WHOLE)
     except OutOfOrder:
         return
-    Dense(module, config).put(WHOLE, 0, 1, 0, whole)
+    Dense(module, config).put(WHOLE, 0, 1, whole)
 
 
 def _rows(store: RowStore) -> tuple[NDArray[np.int64], NDArray[Any]]:

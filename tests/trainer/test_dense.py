@@ -113,7 +113,7 @@ def test_weights_and_state_come_back_from_any_number_of_shards(optimizer: Litera
     dense, copy = Dense(model, config), Dense(other, config)
     trained(model, dense, steps=3)
     for shard, floats in enumerate(dense.ranges(WHOLE, shards).ranges):
-        copy.put(WHOLE, shard, shards, 0, floats)
+        copy.put(WHOLE, shard, shards, floats)
     assert all(torch.equal(a, b) for a, b in zip(dense.tensors(), copy.tensors(), strict=True))
 
 
@@ -136,9 +136,20 @@ def test_weights_come_back_piece_by_piece(shards: int, monkeypatch: pytest.Monke
     for shard in range(shards):
         own = weights[len(weights) * shard // shards : len(weights) * (shard + 1) // shards]
         for piece, place in enumerate(pieces_of(own.size, own.itemsize)):
-            copy.put(BARE, shard, shards, piece, own[place])
+            copy.put(BARE, shard, shards, own[place], range(piece, piece + 1))
             pieces += 1
     assert pieces == 8 * shards
+    assert torch.equal(dense.weights, copy.weights)
+
+
+def test_neighbouring_pieces_come_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps.dense.range.LEAST_PIECE_BYTES", 64)
+    (model, config), (other, _) = built(), built(seed=1)
+    dense, copy = Dense(model, config), Dense(other, config)
+    weights = dense.weights.numpy()
+    places = pieces_of(weights.size, weights.itemsize)
+    for pieces in (range(3), range(3, 8)):
+        copy.put(BARE, 0, 1, weights[places[pieces.start].start : places[pieces.stop - 1].stop], pieces)
     assert torch.equal(dense.weights, copy.weights)
 
 
@@ -148,5 +159,5 @@ def test_a_range_of_another_length_is_an_error_and_changes_nothing(form: int) ->
     dense = Dense(model, config)
     before = dense.weights.clone()
     with pytest.raises(WireError, match="shard 1 answered with 1 floats of dense weights"):
-        dense.put(form, 1, 2, 0, np.zeros(1))
+        dense.put(form, 1, 2, np.zeros(1))
     assert torch.equal(dense.weights, before)

@@ -153,10 +153,13 @@ def test_a_second_process_loads_what_the_first_has_compiled(tmp_path: Path) -> N
     assert told == ["0 1\n", "1 0\n"]
 
 
-THREADS = "from infra.base.kernels import use_threads; print(use_threads(0), use_threads(3), use_threads(99))"
+THREADS = (
+    "from infra.base.kernels import use_threads as use;"
+    "print(use(0), use(3), use(99), use(0, taken_cores=4), use(0, taken_cores=8), use(3, taken_cores=8))"
+)
 
 
-@pytest.mark.parametrize(("layer", "told"), [("omp", "4 3 8"), ("workqueue", "1 3 8")])
+@pytest.mark.parametrize(("layer", "told"), [("omp", "4 3 8 2 1 3"), ("workqueue", "1 3 8 1 1 3")])
 def test_by_default_there_are_several_threads_only_if_they_wake_quickly(layer: str, told: str) -> None:
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8", "NUMBA_THREADING_LAYER": layer}
     ended = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from infra.base.errors import ConfigError
 from infra.run.agreement import agreement_of
 from infra.run.cluster import with_threads
 from infra.run.resume import check_not_started, replayed, resumed
-from infra.run.settings import Settings, load_settings, store_settings, usable_cores
+from infra.run.settings import Settings, load_settings, store_settings, taken_cores, usable_cores
 from ingest.batches.manifest import Manifest
 
 
@@ -113,3 +114,29 @@ def test_a_number_of_threads_that_was_chosen_holds_in_every_step(folder: Path) -
     given = chosen(folder)
     given = given.model_copy(update={"trainer": given.trainer.model_copy(update={"threads": 3})})
     assert with_threads(given) == given
+
+
+@pytest.mark.parametrize(
+    ("trainer", "has_gpu", "cores", "taken"),
+    [
+        ({"threads": 2, "device": "cpu"}, True, 16, 8),
+        ({"threads": 2, "device": "cpu"}, False, 8, 0),  # 8 of 16: the workers have the others
+        ({"threads": 3}, False, 12, 8),
+        ({"threads": 2}, True, 16, 0),
+        ({"threads": 2, "device": "cuda"}, False, 16, 0),
+        ({"threads": 0}, False, 16, 0),  # nobody was dealt any
+    ],
+)
+def test_cores_of_workers_are_taken_from_the_dispatcher(
+    trainer: dict[str, Any], has_gpu: bool, cores: int, taken: int, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr("infra.run.settings.usable_cores", lambda: cores)
+    given = chosen(folder)
+    given = given.model_copy(
+        update={
+            "trainer": given.trainer.model_copy(update=trainer),
+            "dispatch": given.dispatch.model_copy(update={"workers": 4}),
+        }
+    )
+    assert taken_cores(given, lambda: has_gpu) == taken

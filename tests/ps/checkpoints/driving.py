@@ -359,7 +359,8 @@ class Driven:
             return
         gradient = self.random.normal(size=DENSE).astype(np.float32)
         for piece, place in enumerate(pieces_of(DENSE, 4)):
-            self.model.dense.apply(piece, [gradient[place]])
+            self.model.dense.add(piece, gradient[place], is_first=True)
+            self.model.dense.apply(piece)
         for number in range(len(self.shards)):
             mine = gradient[self._place(number)]
             for piece, place in enumerate(pieces_of(mine.size, 4)):
@@ -369,7 +370,7 @@ class Driven:
         return PushDense(**self._at(), phase=TRAIN, worker=0, form=form, piece=piece)
 
     def _tell(self, shard: Shard, header: Header, arrays: Arrays = NO_ARRAYS) -> list[Reply]:
-        replies = list(shard.receive(Received(b"dispatcher", header, arrays)))
+        replies = [*shard.receive(Received(b"dispatcher", header, arrays)), *shard.answer_dense()]
         self._note(replies)
         refused = [reply.header for reply in replies if isinstance(reply.header, Refused)]
         assert isinstance(header, Open) or not refused, refused

@@ -1,7 +1,7 @@
 """Dense weights through a shard: turns are announced, and a pull waits for those before it, piece by piece."""
 
 import re
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Header, Refused
+from infra.base.wire import NO_ARRAYS, NO_F32, NO_I64, Arrays, Header, Refused
 from ps.checkpoints.restore import ModelSettings
 from ps.config import DenseRule, RowConfig
+from ps.dense.lane import neighbours
 from ps.dense.range import pieces_of
 from ps.phases import EARLY, FLUSH, TRAIN
 from ps.protocol import (
@@ -21,11 +22,13 @@ from ps.protocol import (
     AnnounceArrays,
     Count,
     DenseArrays,
-    DensePiece,
+    DensePieces,
     Open,
     Peek,
     PeekArrays,
     PullDense,
+    Push,
+    PushArrays,
     PushDense,
 )
 from ps.rounds import MESSAGE_BYTES, Received
@@ -36,7 +39,8 @@ WORKERS = 3
 
 def tell(shard: Shard, kind: type[Header], arrays: Arrays = NO_ARRAYS, at_seconds: float = 0.0, **fields: Any) -> Any:
     common: dict[str, Any] = {"run": "r", "generation": 1, "step": 1}
-    return list(shard.receive(Received(b"w", kind(**common | fields), arrays, at_seconds)))
+    message = Received(b"w", kind(**common | fields), arrays, at_seconds)
+    return [*shard.receive(message), *shard.answer_dense()]
 
 
 def announce(
@@ -121,7 +125,7 @@ def test_whole_weights_wait_for_every_piece(two_pieces: Shard) -> None:
 def test_an_owner_s_weights_replace_what_was_there_before_anyone_pulls(two_pieces: Shard) -> None:
     announce(two_pieces, 2, [1, 2], whole=[0])
     assert pull(two_pieces, 2, worker=1) == []
-    assert dense_of(push(two_pieces, 2, 0, WHOLE, 5, 6, 7, 8)) == [[5, 6], [7, 8]]
+    assert dense_of(push(two_pieces, 2, 0, WHOLE, 5, 6, 7, 8)) == [[5, 6, 7, 8]]
 
 
 @given(st.data())
@@ -227,13 +231,14 @@ def test_workers_get_the_same_pieces_though_replies_leave_at_once(two_pieces: Sh
     for worker in range(WORKERS):
         assert pull(two_pieces, 2, worker) == []
     header = Announce(run="r", generation=1, step=2, phase=TRAIN, pushers=[], dense_gradients=[0])
-    got: dict[tuple[int, int], list[float]] = {}
-    for count, reply in enumerate(two_pieces.receive(Received(b"w", header, AnnounceArrays()))):
-        assert isinstance(reply.header, DensePiece)
+    assert list(two_pieces.receive(Received(b"w", header, AnnounceArrays()))) == []
+    got = []
+    for reply in two_pieces.answer_dense():
+        assert isinstance(reply.header, DensePieces)
         assert reply.buffer is not None
-        got[count // 2, reply.header.piece] = reply.arrays[-1].tolist()
+        got.append(reply.arrays[-1].tolist())
         reply.buffer.sent([])  # its memory may be used again from now on
-    assert got == {(worker, piece): [[1, 2], [3, 4]][piece] for worker in range(WORKERS) for piece in (0, 1)}
+    assert got == [[1, 2, 3, 4]] * WORKERS
     assert all(buffer.idle for buffer in two_pieces._buffers._buffers)
 
 
@@ -248,8 +253,58 @@ def test_the_last_piece_tells_how_far_apart_a_worker_s_pieces_came(two_pieces: S
     announce(two_pieces, 3, [0])
     push(two_pieces, 2, 0, BARE, 1, 1, at_seconds=10.0)
     push(two_pieces, 2, 0, BARE, 1, 1, piece=1, at_seconds=12.5)
-    told = [reply.header for reply in pull(two_pieces, 3) if isinstance(reply.header, DensePiece)]
-    assert [(each.pushed_bytes, each.pushed_seconds) for each in told] == [(0, 0.0), (8, 2.5)]
+    (told,) = (reply.header for reply in pull(two_pieces, 3))
+    assert isinstance(told, DensePieces)
+    assert (told.pushed_bytes, told.pushed_seconds, told.is_last) == (8, 2.5, True)
+
+
+def test_pieces_that_came_together_leave_together(two_pieces: Shard) -> None:
+    announce(two_pieces, 2, [0, 1])
+    announce(two_pieces, 3, [0, 1])
+    push(two_pieces, 2, 0, BARE, 1, 1, piece=0)
+    push(two_pieces, 2, 0, BARE, 1, 1, piece=1)
+    assert pull(two_pieces, 3) == []
+    common: dict[str, Any] = {"run": "r", "generation": 1, "step": 2, "phase": TRAIN, "worker": 1, "form": BARE}
+    for piece in (0, 1):
+        header = PushDense(**common, piece=piece)
+        assert list(two_pieces.receive(Received(b"w", header, DenseArrays(np.ones(2, np.float32))))) == []
+    (both,) = two_pieces.answer_dense()
+    assert isinstance(both.header, DensePieces)
+    assert (both.header.piece, both.header.pieces, both.header.is_last) == (0, 2, True)
+    assert both.arrays[-1].tolist() == [-1, 0, 1, 2]
+
+
+def test_pieces_leave_before_rows_are_changed(two_pieces: Shard) -> None:
+    announce(two_pieces, 2, [0])
+    named: dict[str, Any] = {"run": "r", "generation": 1, "phase": TRAIN}
+    pushed = AnnounceArrays(pushed=np.zeros(1, np.uint64))
+    assert list(two_pieces.receive(Received(b"w", Announce(**named, step=3, pushers=[1]), pushed))) == []
+    assert pull(two_pieces, 3) == []
+    header = PushDense(**named, step=2, worker=0, form=BARE, piece=0)
+    assert list(two_pieces.receive(Received(b"w", header, DenseArrays(np.ones(2, np.float32))))) == []
+    rows = Push(**named, step=3, worker=1)
+    first, *_ = two_pieces.receive(Received(b"w", rows, PushArrays(NO_I64, NO_F32, NO_I64, NO_F32)))
+    assert isinstance(first.header, DensePieces)
+    assert first.arrays[-1].tolist() == [0, 1]
+
+
+@given(st.lists(st.integers(0, 20), unique=True).map(sorted))
+def test_neighbours_are_ranges_of_all_pieces(pieces: list[int]) -> None:
+    ranges = list(neighbours(pieces))
+    assert [piece for each in ranges for piece in each] == pieces
+    assert all(before.stop < after.start for before, after in pairwise(ranges))
+
+
+def test_gradients_are_added_as_they_come_in_worker_order(two_pieces: Shard) -> None:
+    announce(two_pieces, 2, [0, 1, 2])
+    for worker in (1, 0):
+        push(two_pieces, 2, worker, BARE, 1, 1)
+    (turn,) = two_pieces._lane._turns
+    assert (turn.used[0], turn.of(0)) == (2, {}), "nothing is kept of gradients that are in the sum"
+    (refused,) = push(two_pieces, 2, 1, BARE, 9, 9)
+    assert "twice" in refused.header.reason  # type: ignore[attr-defined]
+    push(two_pieces, 2, 2, BARE, 1, 1)
+    assert peek(two_pieces) == [-2, -1, 3, 4]
 
 
 @given(st.integers(0, 1 << 21), st.sampled_from([4, 8]))

@@ -25,21 +25,27 @@ def handed_in(rule: DenseRule, whole: NDArray[np.float32]) -> DenseRange:
     return dense
 
 
+def apply(dense: DenseRange, piece: int, gradients: list[NDArray[np.float32]]) -> None:
+    for number, gradient in enumerate(gradients):
+        dense.add(piece, gradient, is_first=number == 0)
+    dense.apply(piece)
+
+
 def test_gradients_are_summed_and_applied_once() -> None:
     dense = handed_in(SGD, floats(1, 2))
-    dense.apply(0, [floats(1, 0), floats(1, 4), floats(0, 2)])
+    apply(dense, 0, [floats(1, 0), floats(1, 4), floats(0, 2)])
     assert dense.read(BARE).tolist() == [0, -1]
 
 
 def test_gradients_are_summed_in_the_order_given() -> None:
     dense = handed_in(SGD, floats(0))
-    dense.apply(0, [floats(1e8), floats(-1e8), floats(1)])
+    apply(dense, 0, [floats(1e8), floats(-1e8), floats(1)])
     assert dense.read(BARE).tolist() == [-0.5]
 
 
 def test_adam_keeps_its_state_and_counts_updates() -> None:
     dense = handed_in(ADAM, floats(1, 2, 0, 0, 0, 0, 0))
-    dense.apply(0, [floats(3, 4)])
+    apply(dense, 0, [floats(3, 4)])
     none = np.zeros(2, np.float32)
     expected = adam_reference(floats(1, 2), none, none, floats(3, 4), adam_scales(0.1, 1, np.float32))
     np.testing.assert_allclose(dense.read(WHOLE), [*np.concatenate(expected), 1], rtol=1e-6)
@@ -48,7 +54,7 @@ def test_adam_keeps_its_state_and_counts_updates() -> None:
 def test_what_was_handed_in_is_a_copy() -> None:
     whole, gradient = floats(1), floats(1)
     dense = handed_in(SGD, whole)
-    dense.apply(0, [gradient, floats(2)])
+    apply(dense, 0, [gradient, floats(2)])
     assert (whole.tolist(), gradient.tolist(), dense.read(WHOLE).tolist()) == ([1], [1], [-0.5])
 
 
@@ -60,7 +66,7 @@ def test_a_range_has_two_forms(rule: DenseRule, whole: int) -> None:
 
 def test_an_empty_range_is_one() -> None:
     dense = handed_in(ADAM, floats(0))
-    dense.apply(0, [floats()])
+    apply(dense, 0, [floats()])
     assert (dense.size(BARE), dense.read(WHOLE).tolist()) == (0, [1])
 
 
@@ -71,11 +77,14 @@ def test_pieces_change_what_the_whole_would(monkeypatch: pytest.MonkeyPatch) -> 
     in_pieces = handed_in(ADAM, whole)
     assert (at_once.pieces, in_pieces.pieces) == (1, 3)
     for gradient in (first, second):
-        at_once.apply(0, [gradient])
+        apply(at_once, 0, [gradient])
         for piece in (2, 0, 1):
-            in_pieces.apply(piece, [gradient[3 * piece : 3 * piece + 3]])
+            apply(in_pieces, piece, [gradient[3 * piece : 3 * piece + 3]])
     assert np.array_equal(at_once.read(WHOLE), in_pieces.read(WHOLE))
-    assert np.array_equal(np.concatenate([in_pieces.read(BARE, piece) for piece in range(3)]), at_once.read(BARE))
+    assert np.array_equal(
+        np.concatenate([in_pieces.read(BARE, range(piece, piece + 1)) for piece in range(3)]), at_once.read(BARE)
+    )
+    assert np.array_equal(in_pieces.read(BARE, range(1, 3)), at_once.read(BARE)[3:])
 
 
 @pytest.mark.parametrize("form", [BARE, WHOLE])
