@@ -3,7 +3,9 @@
 import math
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,17 +41,23 @@ class ThreadClock:
     """A clock for each thread: workers and shards that share a machine do not wait for each other's turn."""
 
     def __init__(self) -> None:
-        self._times = threading.local()
+        self._times: dict[int, float] = defaultdict(float)
 
     def now(self) -> float:
         return self.advance(TICK_SECONDS)
 
     def advance(self, seconds: float) -> float:
-        self._times.now = getattr(self._times, "now", 0.0) + seconds
-        return float(self._times.now)
+        me = threading.get_ident()
+        self._times[me] += seconds
+        return self._times[me]
+
+    def together(self) -> float:
+        """What has passed in all threads: a step of several workers takes as long as all their transfers in a row."""
+        return sum(list(self._times.values()))
 
     def replace_clocks(self, monkeypatch: pytest.MonkeyPatch, rate: Callable[[Link], float] = told_rate) -> None:
-        """Transfers over shaped links take their time on this clock, by which workers and shards measure them.
+        """Transfers over shaped links take their time on this clock, by which workers and shards measure them, and the
+        dispatcher steps.
 
         A thread that receives waits itself: relays have no time of their own.
         """
@@ -74,6 +82,8 @@ class ThreadClock:
         monkeypatch.setattr("ps.dense.range.MOST_PIECES", 1)
         monkeypatch.setattr(Link, "exchange", lambda link, nbytes: self.advance(nbytes / rate(link)))
         monkeypatch.setattr("time.perf_counter", self.now)
+        monkeypatch.setattr("dispatch.progress.times.monotonic", self.together)
+        monkeypatch.setattr("trainer.worker.time", SimpleNamespace(monotonic=self.now))
         for name, module in list(sys.modules.items()):
             if name.startswith(("ps.", "trainer.")) and hasattr(module, "perf_counter"):
                 monkeypatch.setattr(module, "perf_counter", self.now)
