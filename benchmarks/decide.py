@@ -130,9 +130,7 @@ def time_decisions(policy: str, workers: int, batch: int, keys_KF: NDArray[np.ui
         try:
             decision = decider.decide(step, keys)
         except CacheTooSmall as error:
-            raise ConfigError(
-                f"decisions of {policy} for {workers} workers cannot be timed; {error}, here with --cache-rows"
-            ) from error
+            raise cache_too_small(policy, workers, error) from error
         ended = time.perf_counter()
         distinct = keys.keys_U.size
         parts = decision.parts
@@ -153,3 +151,8 @@ def time_decisions(policy: str, workers: int, batch: int, keys_KF: NDArray[np.ui
         plan=plan,
         longest=1000 * max(each[1] for each in times[3:]),
     )
+
+
+def cache_too_small(policy: str, workers: int, error: CacheTooSmall) -> ConfigError:
+    """The same error, for a person who started a benchmark."""
+    return ConfigError(f"decisions of {policy} for {workers} workers cannot be timed; {error}, here with --cache-rows")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatch.placement.rows.directory import Directory
-from dispatch.placement.rows.index import GROWTH, NO_ROWS, Index
+from dispatch.placement.rows.index import NO_ROWS, Index
 from infra.base.distinct import number_keys
 from infra.base.errors import FreshetError
 from infra.base.run_folder import read_endpoint
@@ -36,6 +36,7 @@ from ps.config import RowConfig
 from ps.mixing import GAMMA
 from ps.optimizers import rule_of
 from ps.parts import Parts
+from serving.rows.index import GROWTH
 
 PRUNED_SHARD = "shard, pruned"
 PARTS = ("dispatcher", "shard", PRUNED_SHARD, "server")
@@ -81,7 +82,7 @@ def expected_bytes(part: str, workers: int, rows: RowConfig) -> KeyBytes:
         copy = shape.value * 4 + 8
         return KeyBytes(2 * (copy + 6.0), 2 * (GROWTH * copy + 12.0))
     states = 8 * (1 + ceil(workers / 64))
-    return KeyBytes(8 + 4 + 6.0 + states, GROWTH * (8 + 4 + states) + 12.0)
+    return KeyBytes(8 + 6.0 + states, 8 + 12.0 + states)
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,6 +145,7 @@ def _fill_dispatcher(keys: int, workers: int, _rows: RowConfig) -> object:
     directory = Directory(np.full(workers, 1024, np.int64), "emark", 1)
     for block in _key_blocks(keys):
         directory.look_up(index.resolve(number_keys(block.reshape(-1, 1))))
+    directory.load(np.ones(keys, np.int64))  # memory that nobody has written to is not provided
     return index, directory
 
 

@@ -77,16 +77,22 @@ def decide(
     batch: Annotated[str, typer.Option(help="Samples of a step, e.g. 1024,4096.")] = "1024,4096",
     threads: Annotated[str, typer.Option(help="Threads that decide, e.g. 1,8; 0 is the default of a run.")] = "0",
     steps: Annotated[int, typer.Option(help="Decisions of each kind.", min=8)] = 40,
+    keys: Annotated[
+        int, typer.Option(help="Decide until so many keys are known, and report the longest pauses.", min=0)
+    ] = 0,
     cache_rows: Annotated[int, typer.Option(help="Rows in the cache of each worker.", min=1)] = 1_000_000,
     file: Annotated[Path | None, typer.Option("--input", help="File of clicks; synthetic clicks by default.")] = None,
     form: Annotated[Format, typer.Option("--format", help="Data set of the file.")] = "criteo",
     output: Output = None,
 ) -> None:
-    """Measure how long decisions take, and their parts: key lookup, policy and plan.
+    """Measure how long decisions take, and their parts: key lookup, policy and plan. With --keys, synthetic clicks
+    bring new keys in every step, and the median, the 99.9th percentile and the worst time of a step are reported.
 
-    Example: freshet bench decide --workers 1,8 --batch 1024,4096,16384 --json decide.json
+    Examples: freshet bench decide --workers 1,8 --batch 1024,4096,16384 --json decide.json
+    or freshet bench decide --keys 10000000 --batch 1024 --cache-rows 65536
     """
     from benchmarks.decide import decide_table, run_decide
+    from benchmarks.growth import growth_table, run_growth
     from ingest.schema import load_schema
 
     try:
@@ -99,7 +105,19 @@ def decide(
             "expected whole numbers above 0 with commas between, or 0 threads for the default; correct them"
         )
     chosen = policies.split(",")
-    clicks = load_schema(form), form, steps, cache_rows, _existing(file)
+    schema = load_schema(form)
+    if keys:
+        if file is not None:
+            raise ConfigError(
+                f"growth cannot be timed; got --keys {keys} and --input {file}; expected one of both, since growing "
+                "keys are synthetic; omit --input"
+            )
+        grown = list(run_growth(chosen, counts, batches, schema.fields, keys, cache_rows, among))
+        for result in grown:
+            Console().print(growth_table(result))
+        write_json(grown, output)
+        return
+    clicks = schema, form, steps, cache_rows, _existing(file)
     found = list(run_decide(chosen, counts, batches, *clicks, among))
     Console().print(decide_table(found))
     write_json(found, output)

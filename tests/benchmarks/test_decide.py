@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.decide import run_decide, time_decisions
+from benchmarks.growth import growing_keys, run_growth
 from infra.base.errors import ConfigError
 from infra.cli.main import app
 from ingest.schema import load_schema
@@ -58,3 +59,38 @@ def test_the_command_writes_its_results(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (result,) = json.loads((tmp_path / "decide.json").read_text())
     assert (result["policy"], result["threads"], result["workers"], result["batch"]) == ("laia", 1, 2, 16)
+
+
+def test_growing_keys_are_all_seen_and_every_part_is_timed() -> None:
+    (result,) = run_growth(["esd:1"], [2], [64], fields=6, keys=2000, cache_rows=2000)
+    assert (result.policy, result.workers, result.batch, result.steps) == ("esd:1", 2, 64, 8)
+    assert 2000 <= result.keys <= 2000 + 64 * 4
+    assert 0 < result.look_up.median <= result.look_up.rare <= result.look_up.worst < result.decide.worst
+    assert 0 < result.ahead.cpu_median <= result.ahead.cpu_rare <= result.ahead.cpu_worst
+
+
+def test_every_batch_has_new_keys_beside_known_ones() -> None:
+    seen: set[int] = set()
+    for keys_BF in growing_keys(16, 6, 1000):
+        assert not seen & set(keys_BF[:, :4].reshape(-1).tolist())
+        seen |= set(keys_BF[:, :4].reshape(-1).tolist())
+        assert set(keys_BF[:, 4:].reshape(-1).tolist()) <= seen
+    assert len(seen) >= 1000
+
+
+def test_the_command_reports_the_growth_of_keys(tmp_path: Path) -> None:
+    arguments = ["--policies", "laia", "--workers", "2", "--batch", "64", "--cache-rows", "4000", "--threads", "1"]
+    arguments += ["--keys", "2000", "--json", str(tmp_path / "growth.json")]
+    done = CliRunner().invoke(app, ["bench", "decide", *arguments])
+    assert done.exit_code == 0, done.output
+    assert "look-up" in done.output
+    (result,) = json.loads((tmp_path / "growth.json").read_text())
+    assert result["decide"]["worst"] >= result["decide"]["median"] > 0
+
+
+def test_growing_keys_are_not_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").touch()
+    arguments = ["--keys", "2000", "--input", str(tmp_path / "clicks.csv")]
+    refused = CliRunner().invoke(app, ["bench", "decide", *arguments])
+    assert isinstance(refused.exception, ConfigError)
+    assert "omit --input" in str(refused.exception)

@@ -46,7 +46,7 @@ from dispatch.placement.rows.coherence import (
     settle,
 )
 from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
-from dispatch.placement.rows.index import GROWTH, BatchRows
+from dispatch.placement.rows.index import BatchRows
 from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, emptied, empty_moves
 from dispatch.placement.rows.plan import RoundPlan, make_round
 from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
@@ -56,13 +56,13 @@ from dispatch.placement.rows.states import (
     REPLICATED,
     STATE_MASK,
     RowStates,
-    clean_states,
-    empty_states,
+    copy_clean,
     gather,
+    growing_states,
     is_any_unwritten,
     masks_of,
+    set_last_steps,
     set_masks,
-    trained_states,
 )
 from dispatch.placement.rows.uses import Uses, make_uses
 from infra.base.hashing import EMPTY
@@ -72,6 +72,7 @@ Synchronisation = Literal["on_demand", "full"]
 
 
 NOTHING_UNDER_WAY = 1 << 62
+FIRST_ROWS = 1024
 
 
 class Forgotten(NamedTuple):
@@ -107,7 +108,8 @@ class Directory:
         self._replicas = Replicas(cache_rows_n, replicas)
         self._rest = LeftOver()
         """What the last plan left to do; only ``_rows`` and ``_behind`` depend on it, and wait for it."""
-        self._states = empty_states(1024, words_for(self.workers))
+        self._all_states = growing_states(words_for(self.workers))
+        self._states = self._all_states.first(FIRST_ROWS)
         self._synchronisation = synchronisation
         # under full synchronisation every row has been pushed before it could be written behind
         self._idle_lists = WriteBehind(self._caches, write_behind if synchronisation == "on_demand" else 0.0)
@@ -166,7 +168,8 @@ class Directory:
         assert len(members) == self.workers, f"{len(members)} members in a directory of {self.workers} workers"
         assert not is_any_unwritten(old._rows), "rows have not been written back"
         assert old._replicas.is_written_back, "replicas have not been written back"
-        self._states = clean_states(old._rows, words_for(self.workers))
+        self._reserve(len(old._rows))
+        copy_clean(old._rows, self._states[: len(old._rows)])
         sizes = self._replicas.cache_rows_n
         old_sizes = old._replicas.cache_rows_n
         keeps = [False] * self.workers
@@ -181,7 +184,8 @@ class Directory:
         """Takes over when each row was last trained and, if rows have chunks, their masks, from a checkpoint, before
         the first step.
         """
-        self._states = trained_states(last_steps_R, words_for(self.workers), masks_R)
+        self._reserve(last_steps_R.size)
+        set_last_steps(self._states[: last_steps_R.size], last_steps_R, masks_R)
 
     def forget(self, keys_R: U64, before: int) -> Forgotten:
         """Forgets the rows with a key that were last trained before a step.
@@ -319,11 +323,9 @@ class Directory:
         add_pulls(moves, *self._replicas.pulls())
 
     def _reserve(self, rows: int) -> None:
-        known, columns = self._rows.shape
-        if rows > known:
-            larger = empty_states(max(rows, int(known * GROWTH)), columns - 1)
-            larger[:known] = self._rows
-            self._states = larger
+        if rows > len(self._states):
+            self._rest.wait()
+            self._states = self._all_states.first(rows)
 
     def _check_room(self, uses: Uses) -> None:
         for worker, used in enumerate(np.diff(uses.local_starts).tolist()):

@@ -9,6 +9,7 @@ import numpy as np
 
 from dispatch.placement.arrays import I64
 from dispatch.placement.rows.index import BatchRows
+from infra.base.growing import GrowingArray
 
 
 class Profile:
@@ -19,14 +20,17 @@ class Profile:
         self._left = steps
         self._most = most
         self._least_uses = steps * worthwhile_uses(workers) if only_worthwhile else 0.0
-        self._uses = np.empty(0, np.int64)
+        self._all_uses = GrowingArray(np.int64)
+        self._uses = self._all_uses.first(0)
         """Uses by row number."""
 
     def count_batch(self, batch: BatchRows) -> I64 | None:
         """Counts a batch. Returns the hot rows, ascending, once enough batches are counted; otherwise None."""
         self._left -= 1
         if self._left == -1:
-            chosen, self._uses = most_frequent(self._uses, self._most, self._least_uses), np.empty(0, np.int64)
+            chosen = most_frequent(self._uses, self._most, self._least_uses)
+            self._all_uses = GrowingArray(np.int64)
+            self._uses = self._all_uses.first(0)
             return chosen
         if self._left >= 0:
             self._count(batch)
@@ -39,14 +43,14 @@ class Profile:
     def _count(self, batch: BatchRows) -> None:
         rows = int(batch.rows_U.max(initial=-1)) + 1
         if rows > self._uses.size:
-            self._uses = np.concatenate((self._uses, np.zeros(rows - self._uses.size, np.int64)))
+            self._uses = self._all_uses.first(rows)
         self._uses[batch.rows_U] += np.bincount(batch.local_BF.reshape(-1), minlength=batch.rows_U.size)
 
 
 def most_frequent(uses: I64, most: int, least_uses: float) -> I64:
     """Numbers of the most used rows, ascending; of rows used equally often the lower numbers."""
-    order = np.argsort(-uses, kind="stable")[:most]
-    return np.sort(order[(uses[order] > 0) & (uses[order] >= least_uses)])
+    (often,) = np.nonzero((uses > 0) & (uses >= least_uses))
+    return np.sort(often[np.argsort(-uses[often], kind="stable")[:most]])
 
 
 def worthwhile_uses(workers: int) -> float:

@@ -2,7 +2,14 @@
 
 A key gets a row number when it is first seen, the lowest one that is free or else the next, and keeps it until it is
 forgotten. So the numbering is a pure function of the order of keys, those that are forgotten included. A hash table of
-32-bit row numbers, a third to two thirds full, accompanies the array of keys: 14 to 22 bytes per known key.
+32-bit row numbers, a third to two thirds full, accompanies the array of keys: 14 to 20 bytes per known key.
+
+The hash table doubles some slots at a time, with one batch after the other, so that no batch waits for all keys to be
+hashed again. A key's *home*, where a search for it begins, is the lower bits of its hash. One more bit counts once
+the table has doubled: a key then stays, or its home moves up by the old size. While it doubles, this is so for homes
+below ``split``, and homes from there on are as before. ``_double`` moves split up to an empty slot, beyond which no
+search from a lower home can go; so it only has to insert again what is in between. A search that reaches the end of the
+table continues behind it, where memory is reserved, and not at the beginning.
 
 Legend: B samples, F keys per sample, U distinct rows of the batch.
 """
@@ -14,15 +21,20 @@ import numpy as np
 from dispatch.placement.arrays import I32, I64, U64, Bool
 from dispatch.placement.errors import DuplicateKeys
 from infra.base.distinct import BatchKeys, number_keys
-from infra.base.hashing import EMPTY, find, home, remove
+from infra.base.growing import GrowingArray
+from infra.base.hashing import home
 from infra.base.kernels import kernel
 from ps.keys import FREE, usable
 
 FIRST_CAPACITY = 1024
 NO_ROWS = np.empty(0, np.int64)
 NO_KEYS = np.empty(0, np.uint64)
-GROWTH = 1.125
-"""Factor by which the arrays grow: little memory is idle, and each key is still copied only a few times."""
+EMPTY = 0
+"""In an empty slot of the hash table, since memory that was never used is zero. Row numbers count from 1 in there."""
+LEAST_DOUBLED = 1 << 15
+"""Slots by which the table doubles with a batch, about a millisecond's work."""
+DOUBLED_PER_KEY = 8
+"""The same for every new key, if that is more: so the table has doubled before it is four fifths full."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +61,23 @@ class Index:
         """Keys forgotten so far."""
         self._free = NO_ROWS
         """Numbers of forgotten keys, descending: the last one is assigned next."""
-        self._keys = np.empty(capacity, np.uint64)
-        self._table = np.full(_table_size(capacity), EMPTY, np.int32)
+        self._keys = GrowingArray(np.uint64)
+        """Keys by row number, from 1; the first is FREE, so that an empty slot has a key which nobody looks for."""
+        self._keys.first(1)[:] = FREE
+        self._table = GrowingArray(np.int32)
+        self._size = _table_size(capacity)
+        """Homes in the hash table, a power of two, before it began to double."""
+        self._split = 0
+        """Homes that have doubled; 0: the table is not doubling."""
 
     @classmethod
     def restore(cls, keys: U64) -> "Index":
         """The index in which row i has keys[i], or is FREE; raises DuplicateKeys if two rows have the same key."""
         index = cls(max(FIRST_CAPACITY, keys.size))
-        index._keys[: keys.size] = keys
         index.count = keys.size
+        index.keys[:] = keys
         index._free = np.flatnonzero(keys == FREE)[::-1]
-        _rehash(index._table, index._keys, index.count)
-        if (known := int(np.count_nonzero(index._table != EMPTY))) != index.known:
+        if (known := _enter(*index._slots(), index._known())) != index.known:
             raise DuplicateKeys(
                 f"{index.known} rows have {known} different keys; expected one row a key; go back to another checkpoint"
             )
@@ -69,7 +86,7 @@ class Index:
     @property
     def keys(self) -> U64:
         """The key of every row, by row number; FREE for the number of a forgotten key."""
-        return self._keys[: self.count]
+        return self._known()[1:]
 
     @property
     def known(self) -> int:
@@ -77,40 +94,56 @@ class Index:
         return self.count - self._free.size
 
     @property
+    def homes(self) -> int:
+        """Homes in the hash table."""
+        return self._size + self._split
+
+    @property
     def nbytes(self) -> int:
-        return self._keys.nbytes + self._table.nbytes
+        return self.keys.nbytes + self.homes * np.dtype(np.int32).itemsize
 
     def resolve(self, keys: BatchKeys) -> BatchRows:
         """Rows of a batch's keys; unknown keys get free numbers, then the next ones, in order of appearance."""
         if (keys.keys_U == FREE).any():
             keys = number_keys(usable(keys.matrix))
         first_new = self.count
-        self._reserve(self.count + keys.keys_U.size)
+        while _is_crowded(self.known + keys.keys_U.size, self._size):
+            self._double(self._size)
         rows_U = np.empty(keys.keys_U.size, np.int64)
-        left, self.count = _resolve(keys.keys_U, self._table, self._keys, self._free, self.count, rows_U)
+        known = self._known(keys.keys_U.size)
+        left, last = _resolve(keys.keys_U, *self._slots(keys.keys_U.size), known, self._free, self.count, rows_U)
+        self.count = last
         reused, self._free = self._free[left:][::-1].copy(), self._free[:left]
-        new_keys = self._keys[first_new : self.count].copy()
-        return BatchRows(keys.local_BF, rows_U, first_new, new_keys, reused, self._keys[reused])
+        new_keys = known[first_new + 1 : last + 1].copy()
+        if self._split or _table_size(self.known) > self._size:
+            self._double(max(LEAST_DOUBLED, DOUBLED_PER_KEY * (new_keys.size + reused.size)))
+        return BatchRows(keys.local_BF, rows_U, first_new, new_keys, reused, known[reused + 1])
 
     def knows(self, keys_BF: U64) -> Bool:
         """Whether each key has a row."""
         is_known = np.empty(keys_BF.size, np.bool_)
-        _look_up(usable(keys_BF.reshape(-1)), self._table, self._keys, is_known)
+        _look_up(usable(keys_BF.reshape(-1)), *self._slots(), self._known(), is_known)
         return is_known.reshape(keys_BF.shape)
 
     def forget(self, rows: I64) -> None:
         """Frees the numbers of these rows, which must have keys."""
-        _forget(rows, self._table, self._keys)
+        _forget(rows, *self._slots(), self._known())
         self.forgotten += rows.size
         self._free = np.sort(np.concatenate((self._free, rows)))[::-1].copy()
 
-    def _reserve(self, needed: int) -> None:
-        if needed > self._keys.size:
-            capacity = max(needed, int(self._keys.size * GROWTH))
-            self._keys = np.concatenate((self._keys, np.zeros(capacity - self._keys.size, np.uint64)))
-        if _table_size(needed) > self._table.size:
-            self._table = np.full(_table_size(needed), EMPTY, np.int32)
-            _rehash(self._table, self._keys, self.count)
+    def _known(self, more: int = 0) -> U64:
+        """Keys by row number, from 1, with room for so many more."""
+        return self._keys.first(1 + self.count + more)
+
+    def _slots(self, more: int = 0) -> tuple[I32, int, int]:
+        """The hash table, size and split, with room behind the last home for all keys and so many more."""
+        return self._table.first(2 * self._size + self.count + more + 1), self._size, self._split
+
+    def _double(self, wanted: int) -> None:
+        self._split = _double(*self._slots(), self._known(), wanted)
+        if self._split >= self._size:
+            self._size *= 2
+            self._split = 0
 
 
 def resolve_reference(known: dict[int, int], keys_BF: U64) -> I64:
@@ -127,29 +160,49 @@ def _table_size(keys: int) -> int:
     return 1 << max(4, (keys * 3 // 2).bit_length())
 
 
+def _is_crowded(keys: int, size: int) -> bool:
+    """Whether so many keys are too many for a table of this size, until it has doubled."""
+    return 10 * keys > 9 * size
+
+
+@kernel
+def _home(key: int, size: int, split: int) -> np.int64:
+    """Where a search for the key begins."""
+    doubled = home(key, 2 * size - 1)
+    single = doubled & (size - 1)
+    return doubled if single < split else single
+
+
+@kernel
+def _find(table: I32, size: int, split: int, known: U64, key: int) -> np.int64:
+    """The key's slot, or the empty one where it belongs."""
+    at = _home(key, size, split)
+    while table[at] != EMPTY and known[table[at]] != key:
+        at += 1
+    return at
+
+
 @kernel
 def _resolve(
-    keys: U64,
-    table: I32,
-    known: U64,
-    free: I64,
-    count: int,
-    rows: I64,
+    keys: U64, table: I32, size: int, split: int, known: U64, free: I64, count: int, rows: I64
 ) -> tuple[int, int]:
     """Fills in the rows of different keys; returns how many free numbers are left, and how many numbers are assigned.
 
     Memory fetches are slow but independent of each other, so all are started before any result is used.
     """
-    mask = table.size - 1
     left = free.size
     found = np.empty(keys.size, np.uint64)
+    if split:
+        for i in range(keys.size):
+            rows[i] = table[_home(keys[i], size, split)]
+    else:  # the same, but faster
+        for i in range(keys.size):
+            rows[i] = table[home(keys[i], size - 1)]
     for i in range(keys.size):
-        rows[i] = table[home(keys[i], mask)]
+        found[i] = known[rows[i]]
     for i in range(keys.size):
-        found[i] = known[max(rows[i], 0)]
-    for i in range(keys.size):
-        if rows[i] == EMPTY or found[i] != keys[i]:
-            at = find(table, known, keys[i])
+        if found[i] != keys[i]:
+            at = _find(table, size, split, known, keys[i])
             if table[at] == EMPTY:
                 if left > 0:
                     left -= 1
@@ -157,27 +210,63 @@ def _resolve(
                 else:
                     row = count
                     count += 1
-                known[row] = keys[i]
-                table[at] = row
+                known[row + 1] = keys[i]
+                table[at] = row + 1
             rows[i] = table[at]
+        rows[i] -= 1
     return left, count
 
 
 @kernel
-def _look_up(keys: U64, table: I32, known: U64, is_known: Bool) -> None:
+def _look_up(keys: U64, table: I32, size: int, split: int, known: U64, is_known: Bool) -> None:
     for i in range(keys.size):
-        is_known[i] = table[find(table, known, keys[i])] != EMPTY
+        is_known[i] = table[_find(table, size, split, known, keys[i])] != EMPTY
 
 
 @kernel
-def _forget(rows: I64, table: I32, known: U64) -> None:
+def _forget(rows: I64, table: I32, size: int, split: int, known: U64) -> None:
+    """Rows behind a removed one move up, so no tombstones are needed."""
     for row in rows:
-        remove(table, known, row)
-        known[row] = FREE
+        at = _find(table, size, split, known, known[row + 1])
+        known[row + 1] = FREE
+        behind = at + 1
+        while table[behind] != EMPTY:
+            if _home(known[table[behind]], size, split) <= at:
+                table[at] = table[behind]
+                at = behind
+            behind += 1
+        table[at] = EMPTY
 
 
 @kernel
-def _rehash(table: I32, known: U64, count: int) -> None:
-    for row in range(count):
-        if known[row] != FREE:
-            table[find(table, known, known[row])] = row
+def _enter(table: I32, size: int, split: int, known: U64) -> int:
+    """Enters every key into an empty table; returns how many different ones there are."""
+    entered = 0
+    for number in range(1, known.size):
+        if known[number] != FREE:
+            at = _find(table, size, split, known, known[number])
+            entered += table[at] == EMPTY
+            table[at] = number
+    return entered
+
+
+@kernel
+def _double(table: I32, size: int, split: int, known: U64, wanted: int) -> int:
+    """Doubles the wanted number of homes, up to the next empty slot; returns how many have doubled now."""
+    end = min(split + wanted, size)
+    while table[end] != EMPTY:
+        end += 1
+    moved = np.empty(end - split, np.int32)
+    count = 0
+    for at in range(split, end):
+        if table[at] != EMPTY:
+            moved[count] = table[at]
+            table[at] = EMPTY
+            count += 1
+    keys = known[moved[:count]]
+    for i in range(count):
+        slot = home(keys[i], 2 * size - 1)
+        while table[slot] != EMPTY:
+            slot += 1
+        table[slot] = moved[i]
+    return end

@@ -11,10 +11,11 @@ import numpy as np
 
 from dispatch.placement.arrays import I64, U8, U64
 from dispatch.placement.rows.holders import bit_of, word_of
+from infra.base.growing import GrowingArray
 from infra.base.kernels import kernel
 
 CLEAN = 0
-"""The PS and every holder have the newest value."""
+"""The PS and every holder have the newest value; as memory that was never used is zero, new rows begin so."""
 OWNED = 1
 """The one holder trained it alone and has the only newest value."""
 SPLIT = 2
@@ -37,27 +38,21 @@ RowStates = U64
 """[R, 1 + Q]."""
 
 
-def empty_states(rows: int, words: int) -> RowStates:
-    """Rows that are clean and held by nobody."""
-    states = np.zeros((rows, 1 + words), np.uint64)
-    states[:, TRAINED] = CLEAN
-    return states
+def growing_states(words: int) -> GrowingArray:
+    """Any number of rows that are clean and held by nobody."""
+    return GrowingArray(np.uint64, 1 + words)
 
 
-def clean_states(rows: RowStates, words: int) -> RowStates:
-    """The same rows with their masks and last trained steps, clean and held by nobody."""
-    states = empty_states(len(rows), words)
-    states[:, TRAINED] |= rows[:, TRAINED] & ~STATE_MASK
-    return states
+def copy_clean(rows: RowStates, states: RowStates) -> None:
+    """Gives new states the masks and last trained steps of these rows."""
+    np.bitwise_and(rows[:, TRAINED], ~STATE_MASK, out=states[:, TRAINED])
 
 
-def trained_states(last_steps_R: I64, words: int, masks_R: U8 | None = None) -> RowStates:
-    """Rows with these last trained steps and masks, clean and held by nobody. masks_R: None if rows have no chunks."""
-    states = empty_states(last_steps_R.size, words)
-    states[:, TRAINED] |= np.maximum(last_steps_R, 0).astype(np.uint64) << STEP_AT
+def set_last_steps(states: RowStates, last_steps_R: I64, masks_R: U8 | None = None) -> None:
+    """Gives new states these last trained steps and masks. masks_R: None if rows have no chunks."""
+    states[:, TRAINED] = np.maximum(last_steps_R, 0).astype(np.uint64) << STEP_AT
     if masks_R is not None:
         set_masks(states, np.arange(last_steps_R.size), masks_R)
-    return states
 
 
 def set_masks(rows: RowStates, numbers: I64, masks: U8) -> None:

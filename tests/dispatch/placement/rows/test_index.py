@@ -1,8 +1,11 @@
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatch.placement.rows.index import Index, resolve_reference
+from dispatch.placement.rows import index as index_module
+from dispatch.placement.rows.index import DOUBLED_PER_KEY, LEAST_DOUBLED, Index, resolve_reference
+from infra.base import growing
 from infra.base.distinct import number_keys
 from ps.keys import FREE
 
@@ -66,3 +69,79 @@ def test_keys_that_share_a_hash_place_get_rows_of_their_own() -> None:
     keys = np.arange(100_000, dtype=np.uint64).reshape(-1, 10) << np.uint64(20)
     assert index.resolve(number_keys(keys)).rows_U.tolist() == list(range(100_000))
     assert index.resolve(number_keys(keys)).new_keys.size == 0
+
+
+@pytest.fixture
+def _doubles_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes even small tables double over several batches."""
+    monkeypatch.setattr(index_module, "LEAST_DOUBLED", 1)
+    monkeypatch.setattr(index_module, "DOUBLED_PER_KEY", 6)
+
+
+@pytest.mark.usefixtures("_doubles_slowly")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), spread=st.sampled_from([1, 1 << 20, 2**40 + 1]), forgets=st.booleans())
+def test_numbers_are_those_of_a_dictionary_while_the_table_doubles_and_doubles_again(
+    seed: int, spread: int, forgets: bool
+) -> None:
+    draw = np.random.default_rng(seed)
+    index, known, homes = Index(capacity=4), dict[int, int](), set[int]()
+    for batch in range(60):
+        keys = draw.integers(0, 10 * (batch + 1), 12, np.uint64) * np.uint64(spread)
+        if forgets and batch % 7 == 6:
+            rows = draw.permutation(sorted(known.values()))[: len(known) // 3]
+            index.forget(np.sort(rows))
+            known = {key: row for key, row in known.items() if row not in set(rows.tolist())}
+        expected = resolve_reference(known, keys)
+        found = index.resolve(number_keys(keys.reshape(-1, 1)))
+        assert found.rows_U[found.local_BF].reshape(-1).tolist() == expected.tolist()
+        assert index.knows(np.array(list(known), np.uint64)).all()
+        assert index.known == len(known)
+        homes.add(index.homes)
+    assert len(homes) > 6, "the table grew in so many portions"
+
+
+def test_a_batch_moves_a_bounded_part_of_the_table() -> None:
+    draw = np.random.default_rng(5)
+    index, homes = Index(), list[int]()
+    for _ in range(400):
+        index.resolve(number_keys(draw.integers(0, 2**64 - 1, (1000, 1), np.uint64)))
+        homes.append(index.homes)
+    moved = np.diff(homes)
+    run = 1000  # more than any run of slots without an empty one, at which a portion ends
+    assert moved.max() <= max(LEAST_DOUBLED, DOUBLED_PER_KEY * 1000) + run
+    assert moved.max() < homes[-1] // 8, "a whole table would be more"
+    assert np.count_nonzero(moved) >= (homes[-1] - 2 * LEAST_DOUBLED) // (LEAST_DOUBLED + run)
+
+
+def test_a_table_that_was_doubling_is_restored_with_the_same_numbers() -> None:
+    draw = np.random.default_rng(6)
+    index = Index()
+    while not (index.homes > 4 * LEAST_DOUBLED and index.homes & (index.homes - 1)):
+        index.resolve(number_keys(draw.integers(0, 2**64 - 1, (1000, 1), np.uint64)))
+    index.forget(np.arange(0, index.count, 3))
+    again = Index.restore(index.keys.copy())
+    more = np.concatenate((index.keys[1:2000:3], draw.integers(0, 2**64 - 1, 3000, np.uint64))).reshape(-1, 1)
+    for _ in range(12):
+        first, second = index.resolve(number_keys(more)), again.resolve(number_keys(more))
+        assert first.rows_U.tolist() == second.rows_U.tolist()
+        assert index.keys.tolist() == again.keys.tolist()
+        more = np.concatenate((more[1000:], draw.integers(0, 2**64 - 1, (1000, 1), np.uint64)))
+
+
+def test_numbers_are_the_same_if_no_addresses_may_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserving = Index()
+    monkeypatch.setattr(growing, "reservable_bytes", lambda: 0)
+    copying = Index()
+    draw = np.random.default_rng(8)
+    for _ in range(100):
+        keys = number_keys(draw.integers(0, 100_000, (2000, 1), np.uint64))
+        assert copying.resolve(keys).rows_U.tolist() == reserving.resolve(keys).rows_U.tolist()
+    assert copying.keys.tolist() == reserving.keys.tolist()
+
+
+def test_one_batch_may_have_more_keys_than_the_table() -> None:
+    index = Index(capacity=4)
+    keys = np.random.default_rng(7).integers(0, 2**64 - 1, (50_000, 1), np.uint64)
+    assert index.resolve(number_keys(keys)).rows_U.tolist() == list(range(50_000))
+    assert index.homes >= 50_000
