@@ -55,7 +55,14 @@ SAMPLE_SECONDS = 1.0
 PATIENCE_SECONDS = 600.0
 MIB = 1 << 20
 SETTINGS = (
-    *("dispatch.workers=2", "ps.shards=2", "stream.batch=2048", "rows.dim=8", f"stream.schema_name={SCHEMA}"),
+    *(
+        "dispatch.workers=2",
+        "ps.shards=2",
+        "stream.batch=2048",
+        "stream.first_batch=0",
+        "rows.dim=8",
+        f"stream.schema_name={SCHEMA}",
+    ),
     *("stream.partitions=1", "api.port=0", "serving.port=0", "checkpoints.seconds=5", "checkpoints.kept=2"),
     *("dispatch.journal_bytes=16777216", "dispatch.cache_rows=262144"),
 )

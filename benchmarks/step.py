@@ -93,6 +93,7 @@ def _settings(folder: Path, dataset: str, batch: int, log: Path, device: Device)
         f"stream.folder={log}",
         f"stream.schema_name={dataset}",
         f"stream.batch={batch}",
+        "stream.first_batch=0",
         "dispatch.workers=1",
         "dispatch.links_gbit=",
         "dispatch.cache_rows=1000000",

@@ -1,7 +1,8 @@
 """The sparse optimizers: how one gradient changes one row, in place.
 
-Gradients are those of the mean loss of the whole batch. Arithmetic stays in the rows' floating point type, as it does
-in a worker's cache, so it does not matter where a row is trained. For embedding columns, with g the gradient:
+Gradients are those of the summed loss of the whole batch, divided by the size of a full batch. Arithmetic stays in the
+rows' floating point type, as it does in a worker's cache, so it does not matter where a row is trained. For embedding
+columns, with g the gradient:
 
 * sgd              v -= rate·g
 * adagrad          G += g²; v -= rate·g / (√G + eps), one G a column

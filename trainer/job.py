@@ -28,6 +28,10 @@ class WorkerJob:
     """Keys per sample."""
     dense: int
     """Dense inputs per sample."""
+    batch: int | None = None
+    """Samples of a full batch, over all workers; gradients of rows are in units of its mean loss. None: every batch
+    counts as full.
+    """
     link: Link = field(default_factory=Link)
     """Its network link; not shaped by default."""
     ends_itself: bool = False

@@ -161,16 +161,20 @@ class GraphPass(NamedTuple):
 class Graphs:
     """The graphs of one worker, by size of micro-batch and batch."""
 
-    def __init__(self, model: ClickModel, dense: Dense, dim: int) -> None:
+    def __init__(self, model: ClickModel, dense: Dense, dim: int, batch: int | None = None) -> None:
+        """batch: samples of a full batch; smaller ones still grow, and are not worth a graph. None: all are full."""
         self._model = model
         self._dense = dense
         self._dim = dim
+        self._batch = batch
         self._times: Counter[tuple[int, int]] = Counter()
         self._captured: dict[tuple[int, int], Graph] = {}
 
     def find(self, micro: MicroBatch) -> Graph | None:
         """The graph for micro-batches like this one; None if they are not captured."""
         size = len(micro.positions_bF), micro.batch
+        if self._batch is not None and micro.batch < self._batch:
+            return None
         if size not in self._captured:
             self._times[size] += 1
             if self._times[size] < CAPTURED_AFTER or len(self._captured) >= MOST_GRAPHS:

@@ -23,7 +23,7 @@ from ps.start import start_rows
 from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
 from trainer.models.registry import build_model
-from trainer.rows import RowOptimizer, float_type, kept_mask
+from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
 
 SMALLEST_TABLE = 1024
 
@@ -90,8 +90,11 @@ class Reference:
         dense: int,
         seed: int,
         device: str | torch.device = "cpu",
+        batch: int | None = None,
     ) -> None:
+        """batch: samples of a full batch; None: every batch counts as full."""
         self._config = rows
+        self._batch = batch
         self._seed = seed
         self._device = torch.device(device)
         self._dtype = float_type(rows)
@@ -265,7 +268,7 @@ class Reference:
         assert values_UW.grad is not None, "the rows took no part in the forward pass"
         new_UW = values_UW.detach()
         state_US = self._state_RS.index_select(0, rows_U)
-        gradients_UW = values_UW.grad
+        gradients_UW = summed_over(values_UW.grad, len(positions_BF), self._batch)
         if self._kept:
             gradients_UW = gradients_UW * kept_mask(self._config, self._kept, self._device)
         self._sparse.update_(new_UW, state_US, gradients_UW, uses_U, self.weight)

@@ -1,7 +1,8 @@
 """The sparse optimizers on tensors: how one gradient each changes many rows, in place.
 
 The formulas are those of the parameter server, so it does not matter where a row is trained. Gradients are those of the
-mean loss of the whole batch; with g the gradient of an embedding column:
+loss summed over the whole batch and divided by the size of a full batch: a sample moves a row as far in a small batch
+as in a full one. With g the gradient of an embedding column:
 
 * sgd: v -= rate·g
 * adagrad: G += g²; v -= rate·g / (√G + eps), one G per column
@@ -94,6 +95,11 @@ def kept_mask(config: RowConfig, kept: KeptColumns, device: torch.device) -> Ten
     """By value column, 1 if rows have kept it, and 0 if all have dropped it."""
     is_kept_W = np.append(is_kept(config.dim, kept), np.ones(int(config.wide), np.bool_))
     return torch.from_numpy(is_kept_W).to(device, float_type(config))
+
+
+def summed_over(gradients_KW: Tensor, batch: int, full: int | None) -> Tensor:
+    """Gradients of the mean loss of a batch, as those of its summed loss in units of a full batch; None: it is one."""
+    return gradients_KW if full is None or batch == full else gradients_KW * (batch / full)
 
 
 def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:

@@ -252,6 +252,7 @@ def worker(
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
+        batch=settings.stream.batch,
         link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),

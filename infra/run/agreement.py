@@ -25,7 +25,7 @@ MESSAGES = "the digest of messages"
 
 SHARDS_AND_WORKERS = (
     "seed",
-    "stream.batch",  # scales the start of accumulators
+    "stream.batch",  # scales the start of accumulators, and the gradients of rows
     "rows.dim",
     "rows.wide",
     "rows.float_dtype",
@@ -119,6 +119,8 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "stream.dead_letter_topic",
         "stream.folder",
         "stream.partitions",
+        "stream.first_batch",
+        "stream.batch_growth",
         "stream.linger_seconds",
         "stream.prefetch",
         "stream.read_bytes",
