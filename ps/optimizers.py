@@ -45,7 +45,7 @@ def rule_of(config: RowConfig) -> Rule:
         dim=config.dim,
         wide=config.wide,
         rate=as_float(config.rate),
-        wide_rate=as_float(config.wide_rate),
+        wide_rate=as_float(config.wide_column_rate),
         eps=as_float(config.eps),
     )
 
@@ -108,7 +108,7 @@ def update_reference(config: RowConfig, rows_KT: NDArray[Any], gradients_KW: NDA
     """The rows after one gradient each, in plain numpy."""
     dim = config.dim
     width = config.shape().value
-    rates_W = np.array([config.rate] * dim + [config.wide_rate] * int(config.wide), rows_KT.dtype)
+    rates_W = np.array([config.rate] * dim + [config.wide_column_rate] * int(config.wide), rows_KT.dtype)
     values_KW = rows_KT[:, :width]
     state_KS = rows_KT[:, width:]
     squares_KW = gradients_KW * gradients_KW

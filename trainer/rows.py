@@ -30,7 +30,7 @@ class RowOptimizer:
     def __init__(self, config: RowConfig, device: torch.device) -> None:
         self._shape = config.shape()
         self._is_weighed_by_gradient = config.utility == "gradient"
-        rates = [config.rate] * config.dim + [config.wide_rate] * int(config.wide)
+        rates = [config.rate] * config.dim + [config.wide_column_rate] * int(config.wide)
         self._name = config.optimizer
         self._dim = config.dim
         self._eps = config.eps

@@ -71,6 +71,8 @@ class TelemetryConfig(Section):
 
 RENAMED = {"cuts": "checkpoints"}
 """Sections by their names in earlier releases, which are still accepted."""
+EARLIER: Mapping[str, Mapping[str, Any]] = {"stream": {"first_batch": 0}, "model": {"scale_rate": 0.0}}
+"""What releases did that did not have these settings yet: the runs that they began go on like that."""
 
 
 class Settings(BaseSettings):
@@ -135,11 +137,8 @@ class Settings(BaseSettings):
 
     @property
     def scaled_rows(self) -> RowConfig:
-        """The row settings as workers and shards use them: the accumulator's start in units of the gradient of the mean
-        loss.
-        """
-        start = self.rows.initial_accumulator / self.stream.batch**2
-        return self.rows.model_copy(update={"initial_accumulator": start})
+        """The row settings as workers and shards use them."""
+        return self.rows.of_run(self.stream.batch, self.event_schema.fields)
 
 
 def threads_of(settings: Settings) -> int:
@@ -232,6 +231,8 @@ def read_stored(folder: Path) -> Settings:
             raise ValueError(f"{path} has changed since the run was started, or another version of Freshet wrote it")
         secrets = {name: os.environ[_variable(name)] for name in SECRETS if _variable(name) in os.environ}
         _merge(stored, {"kafka": secrets})
+        for section, values in EARLIER.items():
+            stored[section] = {**values, **stored.get(section, {})}
         return Settings.model_validate(stored)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(

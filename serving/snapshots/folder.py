@@ -35,6 +35,8 @@ DENSE = "dense.safetensors"
 ONNX = "dense.onnx"
 PART = ".part"
 READABLE = 0o644
+LEARNING = {"dense_optimizer", "dense_rate", "scale_rate", "base_rate"}
+"""Settings of the model that only training uses."""
 
 
 def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) -> tuple[str, ...]:
@@ -95,7 +97,7 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
             "columns": list(kept_columns(manifest, of.rows) or range(of.rows.dim)),
             "float_dtype": of.rows.float_dtype,
         },
-        "model": of.model.model_dump(mode="json", exclude={"dense_optimizer", "dense_rate", "base_rate"}),
+        "model": of.model.model_dump(mode="json", exclude=LEARNING),
         "schema": _described(of.schema),
     }
 

@@ -28,6 +28,8 @@ from trainer.models.registry import build_model
 from trainer.rows import float_type
 
 CHUNK_ROWS = 1 << 16
+RAW_SCALES = "output.raw_scales"
+SCALES = "output.scales"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ReadModel:
     """The 64 bits of each key as a signed integer, which torch can search; ascending. Forgotten keys are not there."""
     values_RW: NDArray[Any]
     weights: Mapping[str, NDArray[Any]]
-    """Dense weights by name."""
+    """Dense weights by name; field scales are factors."""
 
 
 def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
@@ -61,8 +63,17 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
     keys_R, values_RW = _rows(restored.store)
     module = build(of)
     put_dense(module, of.model, restored.dense)
+    return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights_of(module))
+
+
+def weights_of(module: ClickModel) -> dict[str, NDArray[Any]]:
+    """Dense weights by name; field scales as the factors that they are, and not as they are trained."""
     weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
-    return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights)
+    if weights.pop(RAW_SCALES, None) is not None:
+        scales_F = module.output.scales()
+        assert scales_F is not None, "a model with weights of scales has scales"
+        weights[SCALES] = scales_F.detach().numpy().copy()
+    return weights
 
 
 def build(of: RunModel) -> ClickModel:

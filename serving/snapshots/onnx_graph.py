@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.errors import MissingProgram
-from serving.snapshots.model import RunModel
+from serving.snapshots.model import SCALES, RunModel
 from trainer.config import ModelName
 
 try:
@@ -84,7 +84,8 @@ def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
     hidden = HIDDEN[of.model.name](graph)
     logits = graph.op("Add", graph.op("MatMul", hidden, "output.weight"), "output.bias")
     if of.rows.wide:
-        logits = graph.op("Add", logits, graph.total("wide"))
+        is_scaled = SCALES in weights
+        logits = graph.op("Add", logits, graph.op("MatMul", "wide", SCALES) if is_scaled else graph.total("wide"))
     graph.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     kind = TensorProto.DOUBLE if graph.dtype == np.float64 else TensorProto.FLOAT
     shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.fields, of.rows.dim]}

@@ -167,8 +167,7 @@ class Plan:
 
     @property
     def scaled_rows(self) -> RowConfig:
-        start = self.rows.initial_accumulator / self.batch**2
-        return self.rows.model_copy(update={"initial_accumulator": start})
+        return self.rows.of_run(self.batch, self.schema.fields)
 
 
 @dataclass

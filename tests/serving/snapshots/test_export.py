@@ -27,6 +27,7 @@ from serving.snapshots.folder import write_export
 from serving.snapshots.model import ReadModel, RunModel, build, read_model
 from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 from trainer.config import ModelName
+from trainer.models.layers import scale_unit
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
@@ -54,7 +55,9 @@ def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor
 
 def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
     module = build(of)
-    module.load_state_dict({name: torch.from_numpy(weight) for name, weight in read.weights.items()})
+    weights = {name: torch.from_numpy(weight) for name, weight in read.weights.items()}
+    weights["output.raw_scales"] = (weights.pop("output.scales") - 1) / scale_unit(of.model)
+    module.load_state_dict(weights)
     with torch.no_grad():
         return module(*inputs_of(read, of))
 
