@@ -112,7 +112,15 @@ def _time_plain(settings: Settings, samples: int) -> float:
     """Median milliseconds of a step, without the first ones."""
     schema = settings.event_schema
     device = torch.device(settings.trainer.device)
-    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed, device)
+    reference = Reference(
+        rows=settings.scaled_rows,
+        model=settings.model,
+        fields=schema.singles,
+        dense=schema.dense,
+        seed=settings.seed,
+        device=device,
+        crosses=len(schema.crosses),
+    )
     index = Index()
     times = []
     for batch in _batches(settings, samples):

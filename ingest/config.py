@@ -24,6 +24,8 @@ class StreamConfig(Section):
     """Number of partitions of a new topic."""
     schema_name: str = "synthetic"
     """A built-in schema (criteo, avazu, movielens, synthetic) or the path of a TOML file."""
+    crosses: bool = True
+    """Whether samples have the keys of the schema's crosses."""
     batch: int = Field(512, ge=1, le=1_000_000)
     """Samples of one batch, over all workers."""
     first_batch: int = Field(32, ge=0, le=1_000_000)

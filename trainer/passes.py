@@ -8,8 +8,8 @@ without it, so its results have the same bits.
 A size is captured once it has come several times: capturing takes as long as many steps, and a worker that is only
 tried for a few should not be slowed down by it.
 
-Legend: b samples of the micro-batch, F keys per sample, N dense inputs, U rows it uses, D embedding columns, W columns
-of a value.
+Legend: b samples of the micro-batch, F keys per sample, E of them whose embeddings the model uses, N dense inputs, U
+rows it uses, D embedding columns, W columns of a value.
 """
 
 from collections import Counter
@@ -56,7 +56,8 @@ class Pass:
         self._embeddings_UD = micro.values_UW[:, :dim].detach().requires_grad_()
         self._wide_U1 = micro.values_UW[:, dim:].detach().requires_grad_() if has_wide else None
         wide_bF = None if self._wide_U1 is None else look_up(self._wide_U1, micro.positions_bF).squeeze(-1)
-        self.logits_b = model(look_up(self._embeddings_UD, micro.positions_bF), wide_bF, micro.dense_bN)
+        embeddings_bED = look_up(self._embeddings_UD, micro.positions_bF[:, : model.fields])
+        self.logits_b = model(embeddings_bED, wide_bF, micro.dense_bN)
 
     def backward(self) -> Tensor:
         """Gradients of the rows, [U, W]; those of the dense weights are added in their place."""
@@ -122,10 +123,10 @@ class Graph:
 
     def _compute(self) -> None:
         self._dense.clear()
-        embeddings_bFD = self._values_bFW[:, :, : self._dim]
+        embeddings_bED = self._values_bFW[:, : self._model.fields, : self._dim]
         has_wide = self._values_bFW.shape[2] > self._dim
         wide_bF = self._values_bFW[:, :, self._dim] if has_wide else None
-        logits_b = self._model(embeddings_bFD, wide_bF, self._dense_bN)
+        logits_b = self._model(embeddings_bED, wide_bF, self._dense_bN)
         self._logits_b = logits_b.detach()
         torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch))
 

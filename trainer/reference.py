@@ -91,15 +91,18 @@ class Reference:
         seed: int,
         device: str | torch.device = "cpu",
         batch: int | None = None,
+        crosses: int = 0,
     ) -> None:
-        """batch: samples of a full batch; None: every batch counts as full."""
+        """fields: keys with embeddings. batch: samples of a full batch; None: every batch counts as full. crosses: keys
+        after those of the fields.
+        """
         self._config = rows
         self._batch = batch
         self._seed = seed
         self._device = torch.device(device)
         self._dtype = float_type(rows)
         self.numbering = Numbering()
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device)
+        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses)
         optimizer = torch.optim.Adam if model.dense_optimizer == "adam" else torch.optim.SGD
         self._dense = optimizer(self.model.parameters(), lr=model.dense_rate, fused=True)
         self._sparse = RowOptimizer(rows, self._device)
@@ -259,7 +262,7 @@ class Reference:
         if not self._config.wide:
             return self.model(values_BFW, None, dense_BN)
         embeddings_BFD, wide_BF1 = torch.split(values_BFW, [self._config.dim, 1], dim=2)
-        return self.model(embeddings_BFD, wide_BF1.squeeze(2), dense_BN)
+        return self.model(embeddings_BFD[:, : self.model.fields], wide_BF1.squeeze(2), dense_BN)
 
     def _update_rows(self, rows_U: Tensor, values_UW: Tensor, positions_BF: Tensor) -> None:
         uses_U = None

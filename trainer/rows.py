@@ -110,4 +110,4 @@ def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:
     """
     if values_KW.is_cuda:
         return torch.nn.functional.embedding(positions_BF, values_KW)
-    return values_KW.index_select(0, positions_BF.view(-1)).view(*positions_BF.shape, -1)
+    return values_KW.index_select(0, positions_BF.reshape(-1)).view(*positions_BF.shape, -1)

@@ -191,12 +191,13 @@ class Worker:
         job = self._job
         self.model = build_model(
             config=job.model,
-            fields=job.fields,
+            fields=job.fields - job.crosses,
             dim=job.rows.dim,
             dense=job.dense,
             seed=job.seed,
             dtype=self._dtype,
             device=self.device,
+            crosses=job.crosses,
         )
         dense = Dense(self.model, job.model)
         is_captured = self.device.type == "cuda" and job.trainer.graphs

@@ -229,7 +229,8 @@ class JudgedRun:
 
     def __init__(self, schema: Schema, has_server: bool) -> None:
         self._rows = RowConfig().of_run(BATCH, schema.fields)
-        self._model = Reference(self._rows, ModelConfig(), schema.fields, schema.dense, SEED)
+        crosses = len(schema.crosses)
+        self._model = Reference(self._rows, ModelConfig(), schema.singles, schema.dense, SEED, crosses=crosses)
         self._schema = schema
         self._has_server = has_server
         self._rule = GateRule()

@@ -253,6 +253,7 @@ def worker(
         fields=schema.fields,
         dense=schema.dense,
         batch=settings.stream.batch,
+        crosses=len(schema.crosses),
         link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),

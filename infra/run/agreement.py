@@ -45,6 +45,7 @@ SHARDS_AND_WORKERS = (
 """Compared by everyone."""
 
 WORKERS = (
+    "stream.crosses",
     "stream.schema_name",  # compared by content: a path may differ from one machine to the next
     "model.name",
     "model.mlp",

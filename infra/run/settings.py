@@ -28,7 +28,7 @@ from infra.base.process import SUPERVISED, write_whole
 from infra.base.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describe_text
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
-from ingest.schema import Schema, load_schema
+from ingest.schema import Schema, load_schema, without_crosses
 from ps.config import CheckpointConfig, PsConfig, RowConfig
 from serving.config import ServingConfig
 from trainer.config import ModelConfig, TrainerConfig
@@ -71,7 +71,10 @@ class TelemetryConfig(Section):
 
 RENAMED = {"cuts": "checkpoints"}
 """Sections by their names in earlier releases, which are still accepted."""
-EARLIER: Mapping[str, Mapping[str, Any]] = {"stream": {"first_batch": 0}, "model": {"scale_rate": 0.0}}
+EARLIER: Mapping[str, Mapping[str, Any]] = {
+    "stream": {"first_batch": 0, "crosses": False},
+    "model": {"scale_rate": 0.0},
+}
 """What releases did that did not have these settings yet: the runs that they began go on like that."""
 
 
@@ -133,7 +136,8 @@ class Settings(BaseSettings):
 
     @property
     def event_schema(self) -> Schema:
-        return load_schema(self.stream.schema_name)
+        schema = load_schema(self.stream.schema_name)
+        return schema if self.stream.crosses else without_crosses(schema)
 
     @property
     def scaled_rows(self) -> RowConfig:

@@ -110,7 +110,12 @@ def _described(schema: Schema) -> dict[str, Any]:
         for table in schema.tables
     ]
     dense = [msgspec.to_builtins(field) | {"source": field.field} for field in schema.dense_fields]
-    return {"name": schema.name, "fingerprint": schema.fingerprint, "tables": tables, "dense_fields": dense}
+    crosses = [
+        {"tables": list(cross), "seed": hex(table_seed(name)), "rare_key": hex(rare_key(name))}
+        for name, cross in zip(schema.cross_names, schema.crosses, strict=True)
+    ]
+    named = {"name": schema.name, "fingerprint": schema.fingerprint}
+    return {**named, "tables": tables, "crosses": crosses, "dense_fields": dense}
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

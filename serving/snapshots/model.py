@@ -63,16 +63,17 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
     keys_R, values_RW = _rows(restored.store)
     module = build(of)
     put_dense(module, of.model, restored.dense)
-    return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights_of(module))
+    weights = weights_of(module, of.schema.fields)
+    return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights)
 
 
-def weights_of(module: ClickModel) -> dict[str, NDArray[Any]]:
-    """Dense weights by name; field scales as the factors that they are, and not as they are trained."""
+def weights_of(module: ClickModel, keys: int) -> dict[str, NDArray[Any]]:
+    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any."""
     weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
-    if weights.pop(RAW_SCALES, None) is not None:
-        scales_F = module.output.scales()
-        assert scales_F is not None, "a model with weights of scales has scales"
-        weights[SCALES] = scales_F.detach().numpy().copy()
+    weights.pop(RAW_SCALES, None)
+    scales_F = module.output.scales()
+    ones_F = np.ones(keys, weights["output.weight"].dtype)
+    weights[SCALES] = ones_F if scales_F is None else scales_F.detach().numpy().copy()
     return weights
 
 
@@ -81,12 +82,13 @@ def build(of: RunModel) -> ClickModel:
     cpu = torch.device("cpu")
     return build_model(
         config=of.model,
-        fields=of.schema.fields,
+        fields=of.schema.singles,
         dim=of.rows.dim,
         dense=of.schema.dense,
         seed=of.seed,
         dtype=float_type(of.rows),
         device=cpu,
+        crosses=len(of.schema.crosses),
     )
 
 

@@ -342,6 +342,7 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         fields=plan.schema.fields,
         dense=plan.schema.dense,
         batch=plan.batch,
+        crosses=len(plan.schema.crosses),
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
         agreement=plan.agreement,
     )
@@ -397,7 +398,15 @@ def batches(plan: Plan, manifests: list[Manifest]) -> list[Samples]:
 def new_reference(plan: Plan) -> Reference:
     """One process that has not trained yet."""
     schema = plan.schema
-    return Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED, batch=plan.batch)
+    return Reference(
+        rows=plan.scaled_rows,
+        model=plan.model,
+        fields=schema.singles,
+        dense=schema.dense,
+        seed=SEED,
+        batch=plan.batch,
+        crosses=len(schema.crosses),
+    )
 
 
 def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:

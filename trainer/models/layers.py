@@ -22,10 +22,12 @@ class ClickModel(nn.Module, ABC):
     """The dense part of a click model; its inputs are rows that were already looked up."""
 
     output: "Output"
+    fields: int
+    """Keys of a sample whose embeddings are inputs, the first ones; wide weights are those of all keys."""
 
     @abstractmethod
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
-        """Returns logits_B."""
+        """Returns logits_B; wide_BF may have more keys than embeddings_BFD, those of crosses."""
 
     def __call__(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         logits_B: Tensor = super().__call__(embeddings_BFD, wide_BF, dense_BN)

@@ -35,4 +35,6 @@ def build_model(
     numbers.
     """
     generator = torch.Generator().manual_seed(seed)
-    return MODELS[config.name](config, fields, dim, dense, fields + crosses, generator).to(device, dtype)
+    model = MODELS[config.name](config, fields, dim, dense, fields + crosses, generator).to(device, dtype)
+    model.fields = fields
+    return model
