@@ -41,9 +41,11 @@ class RowConfig(Section):
     summed and change together.
     """
     initial_accumulator: float = Field(default=1e-4, ge=0)
-    """Start value of every Adagrad accumulator, in units of the squared gradient of the loss summed
-    over a full batch.
+    """Start value of the Adagrad accumulators of embedding columns, in units of the squared gradient of the loss summed
+    over a batch.
     """
+    wide_accumulator: float = Field(default=0.1, ge=0)
+    """Start value of the Adagrad accumulator of the wide column, in the same units; 0: initial_accumulator."""
     init_std: float = Field(default=0.02, ge=0)
     """Standard deviation of the start values of embedding columns."""
     eps: float = Field(default=1e-10, ge=0)
@@ -75,11 +77,19 @@ class RowConfig(Section):
 
     def of_run(self, batch: int, keys: int) -> "RowConfig":
         """The settings as workers and shards use them, for full batches of that many samples of that many keys: the
-        accumulator's start in units of the gradient of the mean loss, and the rate of the wide column as a number.
+        accumulators' start in units of the gradient of the mean loss, and the rate of the wide column as a number.
         """
-        start = self.initial_accumulator / batch**2
         rate = WIDE_RATE / keys if self.wide_rate is None else self.wide_rate
-        return self.model_copy(update={"initial_accumulator": start, "wide_rate": rate})
+        starts = {
+            "initial_accumulator": self.initial_accumulator / batch**2,
+            "wide_accumulator": self.wide_start / batch**2,
+        }
+        return self.model_copy(update={**starts, "wide_rate": rate})
+
+    @property
+    def wide_start(self) -> float:
+        """Start value of the wide column's accumulator."""
+        return self.wide_accumulator or self.initial_accumulator
 
     def chunk_bytes(self, columns: tuple[int, ...] = ()) -> int:
         """Bytes of a live chunk on a shard, with its optimizer state.

@@ -33,6 +33,7 @@ SHARDS_AND_WORKERS = (
     "rows.rate",
     "rows.wide_rate",
     "rows.initial_accumulator",
+    "rows.wide_accumulator",
     "rows.init_std",
     "rows.eps",
     "rows.chunks",

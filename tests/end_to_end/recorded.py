@@ -32,22 +32,23 @@ from tests.end_to_end.threads import SMALL_MODEL, Plan, Result, train
 FILE = Path(__file__).with_name("recorded.json")
 STEPS, BATCH = 20, 64
 EARLIER: dict[str, Any] = {"model": SMALL_MODEL.model_copy(update={"scale_rate": 0.0})}
-WIDE_RATE = 0.03
-"""with these the first four runs compute what they did before fields had scales, and wide weights a rate by number;
-their digests are older than both, and did not change with them"""
+WIDE: dict[str, Any] = {"wide_rate": 0.03, "wide_accumulator": 0.0}
+"""with these the first four runs compute what they did before fields had scales, and wide weights a rate by number and
+another start of their accumulator; their digests are older than that, and did not change with it"""
 ESD: dict[str, Any] = {
     "workers": 4,
     "policy": "esd:1",
     "cache_rows": 300,
-    "rows": RowConfig(dim=8, wide_rate=WIDE_RATE),
+    "rows": RowConfig(dim=8, **WIDE),
 }
 FAE: dict[str, Any] = {"workers": 3, "policy": "fae:0.15:4", "cache_rows": 700}
 JOINT: dict[str, Any] = {"workers": 2, "policy": "joint", "cache_rows": 400, "eviction": "lru"}
 RUNS: dict[str, dict[str, Any]] = {
     "esd": {**EARLIER, **ESD, "reduce": "ring"},
     "esd_hub": {**EARLIER, **ESD, "reduce": "hub"},
-    "fae": {**EARLIER, **FAE, "rows": RowConfig(optimizer="rowwise_adagrad", wide_rate=WIDE_RATE)},
-    "joint": {**EARLIER, **JOINT, "rows": RowConfig(dim=4, wide_rate=WIDE_RATE), "reduce": "ring"},
+    "fae": {**EARLIER, **FAE, "rows": RowConfig(optimizer="rowwise_adagrad", **WIDE)},
+    "joint": {**EARLIER, **JOINT, "rows": RowConfig(dim=4, **WIDE), "reduce": "ring"},
+    "growing": {"workers": 3, "cache_rows": 600, "rows": RowConfig(dim=8), "first_batch": 16, "batch_growth": 8},
 }
 STREAMS: dict[str, dict[str, Any]] = {"fae": {"samples_per_record": 16}, "joint": {"poison_share": 0.05}}
 

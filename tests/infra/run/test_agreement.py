@@ -33,6 +33,7 @@ CHANGED = {
     "rows.rate": "0.5",
     "rows.wide_rate": "0.3",
     "rows.initial_accumulator": "0.1",
+    "rows.wide_accumulator": "0.2",
     "rows.init_std": "0.1",
     "rows.eps": "0.1",
     "rows.chunks": "2",
