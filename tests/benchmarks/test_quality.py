@@ -73,7 +73,7 @@ class Bar:
 
 
 BARS = {
-    "criteo": Bar("criteo_100k.tsv.gz", 100_000, overall=(0.4926, 0.7457), second_half=(0.4872, 0.7567)),
+    "criteo": Bar("criteo_100k.tsv.gz", 100_000, overall=(0.4910, 0.7484), second_half=(0.4861, 0.7583)),
     "avazu": Bar("avazu_40k.csv.gz", 40_000, overall=(0.4117, 0.7212), second_half=(0.4036, 0.7340)),
 }
 AHEAD = 0.003, 0.004
