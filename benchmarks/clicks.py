@@ -11,6 +11,7 @@ from infra.base.errors import ConfigError
 from ingest.codec.packed import PackedCodec
 from ingest.config import StreamConfig
 from ingest.convert import Converter
+from ingest.crosses import add_crosses
 from ingest.log.embedded import LogWriter
 from ingest.producing.readers import read_dataset
 from ingest.samples import Samples
@@ -51,16 +52,16 @@ def read_samples(dataset: str, file: Path, schema: Schema) -> Iterator[Samples]:
 def made_up_samples(schema: Schema, samples: int, seed: int = 0) -> Iterator[Samples]:
     """Synthetic samples of the schema's shape, skewed as click data: tables of all sizes, a few frequent keys."""
     draw = np.random.default_rng(seed)
-    known_F = np.geomspace(10, LARGEST_TABLE, schema.fields).astype(np.uint64)
-    effects = draw.normal(0, 0.5, (schema.fields, 64))
+    known_E = np.geomspace(10, LARGEST_TABLE, schema.singles).astype(np.uint64)
+    effects = draw.normal(0, 0.5, (schema.singles, 64))
     for start in range(0, samples, CHUNK):
         size = min(CHUNK, samples - start)
-        ranks_BF = draw.zipf(1.3, (size, schema.fields)).astype(np.uint64) % known_F
-        keys_BF = (ranks_BF * MIX + np.arange(schema.fields, dtype=np.uint64)).astype(np.uint64)
-        odds_B = -1.0 + effects[np.arange(schema.fields), (ranks_BF % np.uint64(64)).astype(np.int64)].mean(axis=1)
+        ranks_BE = draw.zipf(1.3, (size, schema.singles)).astype(np.uint64) % known_E
+        keys_BE = (ranks_BE * MIX + np.arange(schema.singles, dtype=np.uint64)).astype(np.uint64)
+        odds_B = -1.0 + effects[np.arange(schema.singles), (ranks_BE % np.uint64(64)).astype(np.int64)].mean(axis=1)
         yield Samples(
             (draw.random(size) < 1 / (1 + np.exp(-odds_B))).astype(np.float32),
             np.log1p(draw.exponential(10, (size, schema.dense))).astype(np.float32),
-            keys_BF,
+            add_crosses(keys_BE, schema),
             1.7e9 + np.arange(start, start + size, dtype=np.float64),
         )

@@ -30,7 +30,7 @@ from infra.chaos.main import ChaosJob, SupervisedRun, running
 from ingest.codec.packed import PackedCodec
 from ingest.log.embedded import LogWriter
 from ingest.samples import Samples
-from ingest.schema import load_schema
+from ingest.schema import load_schema, without_crosses
 from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
 from ps.mixing import GAMMA
@@ -56,7 +56,15 @@ SAMPLE_SECONDS = 1.0
 PATIENCE_SECONDS = 600.0
 MIB = 1 << 20
 SETTINGS = (
-    *("dispatch.workers=2", "ps.shards=2", "stream.batch=2048", "rows.dim=8", f"stream.schema_name={SCHEMA}"),
+    *(
+        "dispatch.workers=2",
+        "ps.shards=2",
+        "stream.batch=2048",
+        "stream.first_batch=0",
+        "stream.crosses=false",
+        "rows.dim=8",
+        f"stream.schema_name={SCHEMA}",
+    ),
     *("stream.partitions=1", "api.port=0", "serving.port=0", "checkpoints.seconds=5", "checkpoints.kept=2"),
     *("dispatch.journal_bytes=16777216", "dispatch.cache_rows=262144"),
 )
@@ -228,7 +236,7 @@ def run_endless(
     folder: Path, sightings: int, expire_steps: int, settings: Sequence[str], tell: Callable[[str], None]
 ) -> EndlessResult:
     """Trains so many keys, half of them new ones."""
-    schema = load_schema(SCHEMA)
+    schema = without_crosses(load_schema(SCHEMA))
     samples = ceil(sightings / schema.fields)
     stream = f"stream.folder={folder / 'log'}", f"memory.expire_steps={expire_steps}"
     overrides = (*SETTINGS, *stream, *settings)
@@ -264,7 +272,7 @@ class EndlessStream:
 
     def __init__(self, folder: Path) -> None:
         self.written = 0
-        self._codec = PackedCodec(load_schema(SCHEMA))
+        self._codec = PackedCodec(without_crosses(load_schema(SCHEMA)))
         self._writer = LogWriter(folder, "clicks", 1, segment_bytes=16 * MIB, retention_bytes=64 * MIB)
         self._random = np.random.default_rng(0)
         self._new = 0

@@ -93,6 +93,7 @@ def _settings(folder: Path, dataset: str, batch: int, log: Path, device: Device)
         f"stream.folder={log}",
         f"stream.schema_name={dataset}",
         f"stream.batch={batch}",
+        "stream.first_batch=0",
         "dispatch.workers=1",
         "dispatch.links_gbit=",
         "dispatch.cache_rows=1000000",
@@ -111,7 +112,15 @@ def _time_plain(settings: Settings, samples: int) -> float:
     """Median milliseconds of a step, without the first ones."""
     schema = settings.event_schema
     device = torch.device(settings.trainer.device)
-    reference = Reference(settings.scaled_rows, settings.model, schema.fields, schema.dense, settings.seed, device)
+    reference = Reference(
+        rows=settings.scaled_rows,
+        model=settings.model,
+        fields=schema.singles,
+        dense=schema.dense,
+        seed=settings.seed,
+        device=device,
+        crosses=len(schema.crosses),
+    )
     index = Index()
     times = []
     for batch in _batches(settings, samples):

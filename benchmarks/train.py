@@ -299,6 +299,7 @@ def settings_of(folder: Path, experiment: Experiment, policy: str, name: str) ->
         f"stream.folder={folder / 'log'}",
         f"stream.schema_name={experiment.dataset}",
         f"stream.batch={experiment.whole_batch}",
+        "stream.first_batch=0",
         f"dispatch.workers={experiment.workers}",
         *([f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}"] if experiment.is_told_links else []),
         f"dispatch.policy={policy}",

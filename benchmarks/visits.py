@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.clicks import CHUNK, MIX
+from ingest.crosses import add_crosses
 from ingest.samples import Samples
 from ingest.schema import Schema
 
@@ -61,19 +62,19 @@ class Visits:
         return Samples(
             (self._draw.random(size) < 1 / (1 + np.exp(-odds_B))).astype(np.float32),
             np.log1p(self._draw.exponential(10, (size, self._schema.dense))).astype(np.float32),
-            self._keys(entities),
+            add_crosses(self._keys(entities), self._schema),
             1.7e9 + np.arange(start, start + size, dtype=np.float64),
         )
 
     def _keys(self, entities: tuple[Ints, Ints, Ints]) -> NDArray[np.uint64]:
         columns = []
         for number, (who_B, position) in enumerate(zip(entities, self._positions, strict=True)):
-            own = len(range(number, self._schema.fields, 3))
+            own = len(range(number, self._schema.singles, 3))
             for column in range(1, own + 1):
                 values = max(2, int(position.size ** ((column / own) ** FINENESS)))
                 columns.append(position[who_B] * values // position.size)
-        values_BF = np.stack(columns, axis=1).astype(np.uint64)
-        return (values_BF * MIX + np.arange(self._schema.fields, dtype=np.uint64)).astype(np.uint64)
+        values_BE = np.stack(columns, axis=1).astype(np.uint64)
+        return (values_BE * MIX + np.arange(self._schema.singles, dtype=np.uint64)).astype(np.uint64)
 
     def _popular(self, size: int, count: int, skew: float) -> Ints:
         """Draws numbers below count; low ones are the most frequent."""

@@ -317,5 +317,8 @@ def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
         on_out_of_range=job.stream.on_out_of_range,
         look_at=job.stream.absent_window if begun is None and job.stream.on_absent_field == "stop" else None,
         skip_above=job.stream.skip_above,
+        first_batch=job.stream.first_batch,
+        batch_growth=job.stream.batch_growth,
+        seen=known,
     )
     return Loader(source, wanted)

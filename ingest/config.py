@@ -24,8 +24,16 @@ class StreamConfig(Section):
     """Number of partitions of a new topic."""
     schema_name: str = "synthetic"
     """A built-in schema (criteo, avazu, movielens, synthetic) or the path of a TOML file."""
+    crosses: bool = True
+    """Whether samples have the keys of the schema's crosses."""
     batch: int = Field(512, ge=1, le=1_000_000)
     """Samples of one batch, over all workers."""
+    first_batch: int = Field(32, ge=0, le=1_000_000)
+    """Samples of the first batches of a run; later ones grow up to stream.batch, since small batches learn faster from
+    few samples. 0: every batch has stream.batch samples.
+    """
+    batch_growth: int = Field(64, ge=1, le=1_000_000)
+    """How fast batches grow: after n samples the next batch has n / batch_growth, but not fewer than first_batch."""
     linger_seconds: float = Field(1.0, ge=0)
     """How long a partial batch waits for more events before it is trained as it is."""
     prefetch: int = Field(4, ge=1, le=1024)

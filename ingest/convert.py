@@ -1,8 +1,8 @@
 """Converts events to samples: columns of raw values become keys, dense floats, labels and times, or faults with a
 reason.
 
-Both codecs and every producer use this, so an event gives the same sample whichever way it came. Legend: B events, F
-keys, N dense floats.
+Both codecs and every producer use this, so an event gives the same sample whichever way it came. Legend: B events, E
+keys of tables, N dense floats.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from ingest.columns import (
     read_numbers,
     read_times,
 )
+from ingest.crosses import add_crosses
 from ingest.keys import Raw, absent_key, key_of, log_squares
 from ingest.presence import missing_faults
 from ingest.samples import Samples
@@ -69,15 +70,15 @@ class Converter:
         for name in self.schema.coerced:
             column[name] = parse_texts(name, column[name], faults)
         numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}
-        keys_BF = np.empty((len(times), self.schema.fields), np.uint64)
+        keys_BE = np.empty((len(times), self.schema.singles), np.uint64)
         at = 0
         for table in self.schema.tables:
-            keys_BF[:, at : at + table.values] = self._keys(table, column[table.field], numbers, faults)
+            keys_BE[:, at : at + table.values] = self._keys(table, column[table.field], numbers, faults)
             at += table.values
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
             dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
-        samples = Samples(labels_B, dense_BN, keys_BF, times_B)
+        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B)
         missing_faults(samples, self.schema, faults)
         return samples, faults
 

@@ -18,6 +18,7 @@ from ingest.codec.packed import is_packed
 from ingest.codec.unknown import all_fields, show_value
 from ingest.config import StreamConfig
 from ingest.convert import INTEGER_LIMIT
+from ingest.crosses import cross_key
 from ingest.kafka.config import KafkaConfig
 from ingest.keys import BUCKET_STARTS, absent_key, key_of, log_square
 from ingest.schema import KeyTable, Schema
@@ -73,11 +74,31 @@ def _names_of_records(payloads: list[bytes], schema: Schema, decoder: Decoder) -
         fields = all_fields(payload) or {}
         for table in schema.tables:
             yield from _names_of_value(table, fields.get(table.field))
+        yield from _names_of_crosses(fields, schema)
     packed = [Record(place, None, payload, 0) for place, payload in enumerate(filter(is_packed, payloads))]
     if packed:
         keys_BF = decoder.decode(packed, Position(0)).samples.keys_BF
         for place, table_name in enumerate(schema.columns):
             yield from ((key, KeyName(table_name, None)) for key in np.unique(keys_BF[:, place]).tolist())
+
+
+def _names_of_crosses(fields: dict[str, Any], schema: Schema) -> Iterator[tuple[int, KeyName]]:
+    """Crosses of values that have a key each, or that are absent."""
+    tables = {table.name: table for table in schema.tables}
+    for name, cross in zip(schema.cross_names, schema.crosses, strict=True):
+        found = [next(_names_of_single(tables[each], fields.get(tables[each].field)), None) for each in cross]
+        if all(found):
+            values = ", ".join(str(one.value) for _, one in filter(None, found))
+            yield cross_key(name, [key for key, _ in filter(None, found)]), KeyName(name, values)
+
+
+def _names_of_single(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]]:
+    if value is None:
+        yield absent_key(table.name), KeyName(table.name, "null")
+    elif table.bucket != "none" and type(value) in (int, float) and 0 <= value < INTEGER_LIMIT:
+        yield key_of(table.name, log_square(value)), _bucket(table, log_square(value))
+    else:
+        yield from _names_of_value(table, value)
 
 
 def _names_of_value(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]]:

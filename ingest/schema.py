@@ -2,6 +2,7 @@
 
 A schema is a TOML file; criteo, avazu, movielens and synthetic are built in (ingest/schemas). The keys of a sample are
 in the order of the tables, ``values`` of them for each table; a shorter list is padded with the table's absent key.
+After them come the keys of the crosses, one each (ingest/crosses.py).
 Dense floats are in the order of the dense fields; an absent one is 0.
 """
 
@@ -19,6 +20,9 @@ from infra.base.errors import ConfigError
 
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest float32; limits of dense fields must be within it, since a larger number would become infinite."""
+CROSS_SIGN = "×"
+"""Between the tables in the name of a cross."""
+MOST_CROSSES = 100
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
@@ -86,11 +90,31 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     partition_by: str | None = None
     """Events with equal values of this field keep their order; None spreads events evenly."""
     limits: Limits = Limits()
+    crosses: tuple[tuple[str, ...], ...] = ()
+    """Pairs and triples of tables: each combination of their values has a key of its own, with a wide weight that the
+    model uses.
+    """
 
     @cached_property
     def fields(self) -> int:
-        """F, keys per sample."""
+        """F, keys per sample, with those of crosses."""
+        return self.singles + len(self.crosses)
+
+    @cached_property
+    def singles(self) -> int:
+        """E, keys per sample of single values, which come first; the model uses their embeddings, too."""
         return sum(table.values for table in self.tables)
+
+    @cached_property
+    def cross_names(self) -> tuple[str, ...]:
+        """The name of each cross."""
+        return tuple(CROSS_SIGN.join(cross) for cross in self.crosses)
+
+    @cached_property
+    def cross_places(self) -> tuple[tuple[int, ...], ...]:
+        """Where the keys of each cross's tables are in a sample."""
+        places = {name: place for place, name in enumerate(self.columns)}
+        return tuple(tuple(places[name] for name in cross) for cross in self.crosses)
 
     @cached_property
     def dense(self) -> int:
@@ -118,15 +142,28 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The table of each of the F keys."""
-        return tuple(table.name for table in self.tables for _ in range(table.values))
+        """The table or cross of each of the F keys."""
+        singles = tuple(table.name for table in self.tables for _ in range(table.values))
+        return singles + self.cross_names
 
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits, equal if keys and dense floats mean the same; rules of rejection do not count."""
+        if not self.crosses:
+            return self.record_fingerprint
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.record_fingerprint, self.crosses]))
+
+    @cached_property
+    def record_fingerprint(self) -> str:
+        """The same without crosses, which packed records do not contain."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
+
+
+def without_crosses(schema: Schema) -> Schema:
+    """The same with the keys of tables alone."""
+    return msgspec.structs.replace(schema, crosses=())
 
 
 def load_schema(name: str) -> Schema:
@@ -190,6 +227,7 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             faults.append((f"table {table.name!r} has truncate and one value", "truncate of lists, values above 1"))
         if table.coerce and table.bucket == "none":
             faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
+    faults += _cross_faults(schema)
     for dense in schema.dense_fields:
         if not -FLOAT32_MAX <= dense.min <= dense.max <= FLOAT32_MAX:
             faults.append(
@@ -205,6 +243,33 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
     for name in sorted(_coerced(schema, True) & _coerced(schema, False)):
         faults.append((f"field {name!r} has coerce for one use and not for another", "one meaning a field"))
+    return faults
+
+
+def _cross_faults(schema: Schema) -> list[tuple[str, str]]:
+    faults: list[tuple[str, str]] = []
+    widths = {table.name: table.values for table in schema.tables}
+    if len(schema.crosses) > MOST_CROSSES:
+        faults.append((f"it has {len(schema.crosses)} crosses", f"at most {MOST_CROSSES}"))
+    for place, (name, cross) in enumerate(zip(schema.cross_names, schema.crosses, strict=True)):
+        if len(cross) not in (2, 3):
+            faults.append((f"cross {name!r} has {len(cross)} tables", "two or three"))
+        faults += [
+            (f"cross {name!r} names the table {each!r}, which there is not", f"names of tables: {', '.join(widths)}")
+            for each in cross
+            if each not in widths
+        ]
+        faults += [
+            (f"cross {name!r} has the table {each!r} of {widths[each]} values", "tables of one value")
+            for each in cross
+            if widths.get(each, 1) > 1
+        ]
+        if len(set(cross)) < len(cross):
+            faults.append((f"cross {name!r} has a table twice", "different tables"))
+        if {*cross} in [{*before} for before in schema.crosses[:place]]:
+            faults.append((f"cross {name!r} is there twice", "each combination of tables once, in any order"))
+        if name in widths:
+            faults.append((f"a table is called {name!r}, as a cross is", "other names of tables"))
     return faults
 
 

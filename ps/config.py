@@ -14,6 +14,10 @@ KEY_BYTES = 3 * 8
 """Bytes of key, last step and the place of pending gradients."""
 PLACE_BYTES = 4
 """Bytes of the place of a chunk."""
+WIDE_RATE = 1.4
+"""Learning rate of all wide weights of a sample together."""
+USUAL_WIDE_RATE = 0.03
+"""Learning rate of one, where the number of keys is not known."""
 OptimizerName = Literal["sgd", "adagrad", "rowwise_adagrad"]
 DenseOptimizerName = Literal["adam", "sgd"]
 UtilityName = Literal["gradient", "frequency"]
@@ -32,12 +36,16 @@ class RowConfig(Section):
     """How a gradient changes a row."""
     rate: float = Field(default=0.05, gt=0)
     """Learning rate of the embedding columns."""
-    wide_rate: float = Field(default=0.03, gt=0)
-    """Learning rate of the wide column."""
-    initial_accumulator: float = Field(default=1e-4, ge=0)
-    """Start value of every Adagrad accumulator, in units of the squared gradient of the loss summed
-    over a full batch.
+    wide_rate: float | None = Field(default=None, gt=0)
+    """Learning rate of the wide column. Not set: 1.4 divided by the keys of a sample, because their wide weights are
+    summed and change together.
     """
+    initial_accumulator: float = Field(default=1e-4, ge=0)
+    """Start value of the Adagrad accumulators of embedding columns, in units of the squared gradient of the loss summed
+    over a batch.
+    """
+    wide_accumulator: float = Field(default=0.1, ge=0)
+    """Start value of the Adagrad accumulator of the wide column, in the same units; 0: initial_accumulator."""
     init_std: float = Field(default=0.02, ge=0)
     """Standard deviation of the start values of embedding columns."""
     eps: float = Field(default=1e-10, ge=0)
@@ -61,6 +69,27 @@ class RowConfig(Section):
                 "of equal width, or 0 to prune nothing; correct rows.chunks or rows.dim"
             )
         return self
+
+    @property
+    def wide_column_rate(self) -> float:
+        """Learning rate of the wide column, of rows that are no run's too."""
+        return USUAL_WIDE_RATE if self.wide_rate is None else self.wide_rate
+
+    def of_run(self, batch: int, keys: int) -> "RowConfig":
+        """The settings as workers and shards use them, for full batches of that many samples of that many keys: the
+        accumulators' start in units of the gradient of the mean loss, and the rate of the wide column as a number.
+        """
+        rate = WIDE_RATE / keys if self.wide_rate is None else self.wide_rate
+        starts = {
+            "initial_accumulator": self.initial_accumulator / batch**2,
+            "wide_accumulator": self.wide_start / batch**2,
+        }
+        return self.model_copy(update={**starts, "wide_rate": rate})
+
+    @property
+    def wide_start(self) -> float:
+        """Start value of the wide column's accumulator."""
+        return self.wide_accumulator or self.initial_accumulator
 
     def chunk_bytes(self, columns: tuple[int, ...] = ()) -> int:
         """Bytes of a live chunk on a shard, with its optimizer state.

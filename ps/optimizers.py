@@ -1,7 +1,8 @@
 """The sparse optimizers: how one gradient changes one row, in place.
 
-Gradients are those of the mean loss of the whole batch. Arithmetic stays in the rows' floating point type, as it does
-in a worker's cache, so it does not matter where a row is trained. For embedding columns, with g the gradient:
+Gradients are those of the summed loss of the whole batch, divided by the size of a full batch. Arithmetic stays in the
+rows' floating point type, as it does in a worker's cache, so it does not matter where a row is trained. For embedding
+columns, with g the gradient:
 
 * sgd              v -= rate·g
 * adagrad          G += g²; v -= rate·g / (√G + eps), one G a column
@@ -44,7 +45,7 @@ def rule_of(config: RowConfig) -> Rule:
         dim=config.dim,
         wide=config.wide,
         rate=as_float(config.rate),
-        wide_rate=as_float(config.wide_rate),
+        wide_rate=as_float(config.wide_column_rate),
         eps=as_float(config.eps),
     )
 
@@ -107,7 +108,7 @@ def update_reference(config: RowConfig, rows_KT: NDArray[Any], gradients_KW: NDA
     """The rows after one gradient each, in plain numpy."""
     dim = config.dim
     width = config.shape().value
-    rates_W = np.array([config.rate] * dim + [config.wide_rate] * int(config.wide), rows_KT.dtype)
+    rates_W = np.array([config.rate] * dim + [config.wide_column_rate] * int(config.wide), rows_KT.dtype)
     values_KW = rows_KT[:, :width]
     state_KS = rows_KT[:, width:]
     squares_KW = gradients_KW * gradients_KW

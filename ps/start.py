@@ -2,7 +2,8 @@
 
 A 64-bit hash of (seed, key, column) is split into four 16-bit uniforms; their centred sum (Irwin–Hall of 4) is scaled
 to the requested standard deviation. Up to that one multiplication everything is integer arithmetic, so values are equal
-on every machine. The wide column and SGD's absent state start at 0, Adagrad's accumulators at ``initial_accumulator``.
+on every machine. The wide column and SGD's absent state start at 0, Adagrad's accumulators at ``initial_accumulator``,
+that of the wide column at ``wide_accumulator``.
 
 Legend: K keys, W columns of a value, T of value and state.
 """
@@ -40,6 +41,8 @@ def start_rows(config: RowConfig, seed: int, keys_K: NDArray[np.uint64]) -> NDAr
     shape = config.shape()
     rows_KT = np.zeros((len(keys_K), shape.total), config.float_dtype)
     rows_KT[:, shape.value : shape.value + shape.optimizer_state] = config.initial_accumulator
+    if shape.wide and shape.optimizer_state:
+        rows_KT[:, shape.value + shape.optimizer_state - 1] = config.wide_start
     if shape.chunks:
         rows_KT[:, -1] = all_live(shape.chunks)
     _fill(np.uint64(seed & MASK), keys_K, shape.dim, config.init_std / SUM_STD, rows_KT)
@@ -56,5 +59,7 @@ def start_reference(config: RowConfig, seed: int, key: int) -> list[float]:
         total = sum(h >> shift & 0xFFFF for shift in (0, 16, 32, 48))
         values.append((total - _CENTRE) * (config.init_std / SUM_STD))
     state = [config.initial_accumulator] * shape.optimizer_state
+    if shape.wide and state:
+        state[-1] = config.wide_start
     utilities_and_mask = [0.0] * shape.chunks + [float(2**shape.chunks - 1)] if shape.chunks else []
     return values + [0.0] * int(shape.wide) + state + utilities_and_mask

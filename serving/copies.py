@@ -31,6 +31,7 @@ from serving.rows.table import RowTable
 from serving.snapshot_id import SnapshotId, snapshot_id_of
 from trainer.config import ModelConfig
 from trainer.dense import places_of
+from trainer.models.layers import ClickModel
 from trainer.models.registry import build_model
 
 CPU = torch.device("cpu")
@@ -45,13 +46,15 @@ class ModelSpec:
     rows: RowConfig
     model: ModelConfig
     fields: int
-    """Number of keys per sample."""
+    """Number of keys per sample, with those of crosses."""
     dense: int
     """Number of dense inputs per sample."""
     row_dtype: torch.dtype = torch.float32
     device: torch.device = CPU
     tables: tuple[str, ...] = ()
-    """The table of each key of a sample; empty: rare keys have no row in common."""
+    """The table or cross of each key of a sample; empty: rare keys have no row in common."""
+    crosses: int = 0
+    """Keys of crosses, the last ones of a sample."""
 
     @property
     def dense_rule(self) -> DenseRule:
@@ -139,20 +142,21 @@ class ModelCopy:
             values_BFW = self.table.look_up(samples.keys_BF)
             wide_BF = values_BFW[..., dim] if self.spec.rows.wide else None
             dense_BN = torch.from_numpy(np.array(samples.dense_BN, np.float32)).to(device)
-            logits_B = self.module(values_BFW[..., :dim], wide_BF, dense_BN)
+            logits_B = self.module(values_BFW[:, : self.module.fields, :dim], wide_BF, dense_BN)
             probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
         return probabilities_B
 
-    def _start_module(self) -> torch.nn.Module:
+    def _start_module(self) -> ClickModel:
         spec = self.spec
         module = build_model(
             config=spec.model,
-            fields=spec.fields,
+            fields=spec.fields - spec.crosses,
             dim=spec.rows.dim,
             dense=spec.dense,
             seed=spec.seed,
             dtype=torch.float32,
             device=spec.device,
+            crosses=spec.crosses,
         )
         return module.requires_grad_(False).eval()
 

@@ -21,4 +21,15 @@ def spec_of(
         )
     dtype = DTYPES[config.row_dtype]
     device = torch.device(config.device)
-    return ModelSpec(run, seed, rows, model, schema.fields, schema.dense, dtype, device, schema.columns)
+    return ModelSpec(
+        run=run,
+        seed=seed,
+        rows=rows,
+        model=model,
+        fields=schema.fields,
+        dense=schema.dense,
+        row_dtype=dtype,
+        device=device,
+        tables=schema.columns,
+        crosses=len(schema.crosses),
+    )

@@ -4,6 +4,7 @@ hypothesis has no time limits, because the first call of a kernel compiles it.
 """
 
 import gc
+import os
 import resource
 import signal
 import sys
@@ -55,8 +56,10 @@ def pytest_configure() -> None:
 
     Commands of Freshet are forked with their modules loaded. SIGHUP gets its default action, because under nohup every
     process of the tests would ignore it, and some tests close a terminal. Bytecode is written even where Python is told
-    to write none: otherwise every worker of every run would rewrite and compile all test files again.
+    to write none: otherwise every worker of every run would rewrite and compile all test files again. Batches
+    of commands have their full size from the start, since many tests count steps; ``test_growth`` is about growth.
     """
+    os.environ.setdefault("FRESHET_STREAM__FIRST_BATCH", "0")
     sys.dont_write_bytecode = False
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

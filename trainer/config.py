@@ -35,6 +35,10 @@ class ModelConfig(Section):
     """Optimizer of the dense weights."""
     dense_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of the dense weights."""
+    scale_rate: float = Field(default=0.06, ge=0)
+    """Learning rate of field scales: one factor for each key of a sample, by which its wide weight counts, first 1. 0:
+    there are none.
+    """
     base_rate: float = Field(default=0.25, gt=0, lt=1)
     """Click rate expected before anything is learnt: the output bias starts at its log-odds."""
 

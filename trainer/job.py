@@ -25,9 +25,15 @@ class WorkerJob:
     model: ModelConfig
     trainer: TrainerConfig
     fields: int
-    """Keys per sample."""
+    """Keys per sample, with those of crosses."""
     dense: int
     """Dense inputs per sample."""
+    batch: int | None = None
+    """Samples of a full batch, over all workers; gradients of rows are in units of its mean loss. None: every batch
+    counts as full.
+    """
+    crosses: int = 0
+    """Keys of crosses, the last ones of a sample."""
     link: Link = field(default_factory=Link)
     """Its network link; not shaped by default."""
     ends_itself: bool = False

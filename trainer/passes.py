@@ -8,8 +8,8 @@ without it, so its results have the same bits.
 A size is captured once it has come several times: capturing takes as long as many steps, and a worker that is only
 tried for a few should not be slowed down by it.
 
-Legend: b samples of the micro-batch, F keys per sample, N dense inputs, U rows it uses, D embedding columns, W columns
-of a value.
+Legend: b samples of the micro-batch, F keys per sample, E of them whose embeddings the model uses, N dense inputs, U
+rows it uses, D embedding columns, W columns of a value.
 """
 
 from collections import Counter
@@ -56,7 +56,8 @@ class Pass:
         self._embeddings_UD = micro.values_UW[:, :dim].detach().requires_grad_()
         self._wide_U1 = micro.values_UW[:, dim:].detach().requires_grad_() if has_wide else None
         wide_bF = None if self._wide_U1 is None else look_up(self._wide_U1, micro.positions_bF).squeeze(-1)
-        self.logits_b = model(look_up(self._embeddings_UD, micro.positions_bF), wide_bF, micro.dense_bN)
+        embeddings_bED = look_up(self._embeddings_UD, micro.positions_bF[:, : model.fields])
+        self.logits_b = model(embeddings_bED, wide_bF, micro.dense_bN)
 
     def backward(self) -> Tensor:
         """Gradients of the rows, [U, W]; those of the dense weights are added in their place."""
@@ -122,10 +123,10 @@ class Graph:
 
     def _compute(self) -> None:
         self._dense.clear()
-        embeddings_bFD = self._values_bFW[:, :, : self._dim]
+        embeddings_bED = self._values_bFW[:, : self._model.fields, : self._dim]
         has_wide = self._values_bFW.shape[2] > self._dim
         wide_bF = self._values_bFW[:, :, self._dim] if has_wide else None
-        logits_b = self._model(embeddings_bFD, wide_bF, self._dense_bN)
+        logits_b = self._model(embeddings_bED, wide_bF, self._dense_bN)
         self._logits_b = logits_b.detach()
         torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch))
 
@@ -161,16 +162,20 @@ class GraphPass(NamedTuple):
 class Graphs:
     """The graphs of one worker, by size of micro-batch and batch."""
 
-    def __init__(self, model: ClickModel, dense: Dense, dim: int) -> None:
+    def __init__(self, model: ClickModel, dense: Dense, dim: int, batch: int | None = None) -> None:
+        """batch: samples of a full batch; smaller ones still grow, and are not worth a graph. None: all are full."""
         self._model = model
         self._dense = dense
         self._dim = dim
+        self._batch = batch
         self._times: Counter[tuple[int, int]] = Counter()
         self._captured: dict[tuple[int, int], Graph] = {}
 
     def find(self, micro: MicroBatch) -> Graph | None:
         """The graph for micro-batches like this one; None if they are not captured."""
         size = len(micro.positions_bF), micro.batch
+        if self._batch is not None and micro.batch < self._batch:
+            return None
         if size not in self._captured:
             self._times[size] += 1
             if self._times[size] < CAPTURED_AFTER or len(self._captured) >= MOST_GRAPHS:

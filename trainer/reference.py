@@ -23,7 +23,7 @@ from ps.start import start_rows
 from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
 from trainer.models.registry import build_model
-from trainer.rows import RowOptimizer, float_type, kept_mask
+from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
 
 SMALLEST_TABLE = 1024
 
@@ -90,13 +90,19 @@ class Reference:
         dense: int,
         seed: int,
         device: str | torch.device = "cpu",
+        batch: int | None = None,
+        crosses: int = 0,
     ) -> None:
+        """fields: keys with embeddings. batch: samples of a full batch; None: every batch counts as full. crosses: keys
+        after those of the fields.
+        """
         self._config = rows
+        self._batch = batch
         self._seed = seed
         self._device = torch.device(device)
         self._dtype = float_type(rows)
         self.numbering = Numbering()
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device)
+        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses)
         optimizer = torch.optim.Adam if model.dense_optimizer == "adam" else torch.optim.SGD
         self._dense = optimizer(self.model.parameters(), lr=model.dense_rate, fused=True)
         self._sparse = RowOptimizer(rows, self._device)
@@ -256,7 +262,7 @@ class Reference:
         if not self._config.wide:
             return self.model(values_BFW, None, dense_BN)
         embeddings_BFD, wide_BF1 = torch.split(values_BFW, [self._config.dim, 1], dim=2)
-        return self.model(embeddings_BFD, wide_BF1.squeeze(2), dense_BN)
+        return self.model(embeddings_BFD[:, : self.model.fields], wide_BF1.squeeze(2), dense_BN)
 
     def _update_rows(self, rows_U: Tensor, values_UW: Tensor, positions_BF: Tensor) -> None:
         uses_U = None
@@ -265,7 +271,7 @@ class Reference:
         assert values_UW.grad is not None, "the rows took no part in the forward pass"
         new_UW = values_UW.detach()
         state_US = self._state_RS.index_select(0, rows_U)
-        gradients_UW = values_UW.grad
+        gradients_UW = summed_over(values_UW.grad, len(positions_BF), self._batch)
         if self._kept:
             gradients_UW = gradients_UW * kept_mask(self._config, self._kept, self._device)
         self._sparse.update_(new_UW, state_US, gradients_UW, uses_U, self.weight)

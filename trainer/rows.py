@@ -1,7 +1,8 @@
 """The sparse optimizers on tensors: how one gradient each changes many rows, in place.
 
 The formulas are those of the parameter server, so it does not matter where a row is trained. Gradients are those of the
-mean loss of the whole batch; with g the gradient of an embedding column:
+loss summed over the whole batch and divided by the size of a full batch: a sample moves a row as far in a small batch
+as in a full one. With g the gradient of an embedding column:
 
 * sgd: v -= rate·g
 * adagrad: G += g²; v -= rate·g / (√G + eps), one G per column
@@ -29,7 +30,7 @@ class RowOptimizer:
     def __init__(self, config: RowConfig, device: torch.device) -> None:
         self._shape = config.shape()
         self._is_weighed_by_gradient = config.utility == "gradient"
-        rates = [config.rate] * config.dim + [config.wide_rate] * int(config.wide)
+        rates = [config.rate] * config.dim + [config.wide_column_rate] * int(config.wide)
         self._name = config.optimizer
         self._dim = config.dim
         self._eps = config.eps
@@ -96,6 +97,11 @@ def kept_mask(config: RowConfig, kept: KeptColumns, device: torch.device) -> Ten
     return torch.from_numpy(is_kept_W).to(device, float_type(config))
 
 
+def summed_over(gradients_KW: Tensor, batch: int, full: int | None) -> Tensor:
+    """Gradients of the mean loss of a batch, as those of its summed loss in units of a full batch; None: it is one."""
+    return gradients_KW if full is None or batch == full else gradients_KW * (batch / full)
+
+
 def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:
     """values[positions], with a gradient that is always summed in the same order.
 
@@ -104,4 +110,4 @@ def look_up(values_KW: Tensor, positions_BF: Tensor) -> Tensor:
     """
     if values_KW.is_cuda:
         return torch.nn.functional.embedding(positions_BF, values_KW)
-    return values_KW.index_select(0, positions_BF.view(-1)).view(*positions_BF.shape, -1)
+    return values_KW.index_select(0, positions_BF.reshape(-1)).view(*positions_BF.shape, -1)

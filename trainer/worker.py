@@ -7,7 +7,8 @@ For every order, in this order:
                as it answers; if the next order is known, 1 and 2 of it then begin for rows that do not depend on this
                step (trainer/transfers.py)
   3. forward   logits of the micro-batch with the current weights: the prequential predictions
-  4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch
+  4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch; for rows, by that of
+               a full batch (trainer/rows.py)
   5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 runs) and
                the dense weights change; alone: the dense weights change; otherwise the gradient is sent to the shards
   6. rows      used by this worker alone: the optimizer is applied in the cache; shared rows: the slot's value, which
@@ -49,7 +50,7 @@ from trainer.job import WorkerJob
 from trainer.models.registry import build_model
 from trainer.passes import Graphs, MicroBatch, Pass, fetch
 from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
-from trainer.rows import RowOptimizer, float_type, kept_mask
+from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
 from trainer.transfers import Transfers
 
 
@@ -190,16 +191,17 @@ class Worker:
         job = self._job
         self.model = build_model(
             config=job.model,
-            fields=job.fields,
+            fields=job.fields - job.crosses,
             dim=job.rows.dim,
             dense=job.dense,
             seed=job.seed,
             dtype=self._dtype,
             device=self.device,
+            crosses=job.crosses,
         )
         dense = Dense(self.model, job.model)
         is_captured = self.device.type == "cuda" and job.trainer.graphs
-        self._graphs = Graphs(self.model, dense, job.rows.dim) if is_captured else None
+        self._graphs = Graphs(self.model, dense, job.rows.dim, job.batch) if is_captured else None
         return dense
 
     def _keep_columns(self, kept: KeptColumns) -> None:
@@ -258,7 +260,7 @@ class Worker:
         reach("forward", order.step)
         watch.lap("forward")
         self._look_ahead(order, upcoming, watch)
-        gathered.gradients_UW = computed.backward()
+        gathered.gradients_UW = summed_over(computed.backward(), order.batch, self._job.batch)
         reach("backward", order.step)
         watch.lap("backward")
         return fetched

@@ -43,7 +43,7 @@ CLIENTS = 8
 READS_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
 SETTINGS = (
-    *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "rows.dim=16", f"run={RUN}"),
+    *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "stream.first_batch=0", "rows.dim=16", f"run={RUN}"),
     *(
         "api.port=0",
         "api.requests_per_second=100000",

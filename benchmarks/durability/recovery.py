@@ -37,7 +37,7 @@ SETTLED_STEPS = 30
 UNDER_WAY = 2
 """Steps that may still be completed when a process is gone."""
 SETTINGS = (
-    *("dispatch.workers=2", "ps.shards=2", "stream.batch=128", "rows.dim=8", "api.port=0"),
+    *("dispatch.workers=2", "ps.shards=2", "stream.batch=128", "stream.first_batch=0", "rows.dim=8", "api.port=0"),
     *("checkpoints.seconds=1", "checkpoints.kept=100000"),  # all, so that the journal stays for the checker
     "memory.expire_steps=50",  # soon, so that its fault point is reached
 )

@@ -60,7 +60,14 @@ PATIENCE_SECONDS = 600.0
 READ_BYTES = 16 << 20
 SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
 SETTINGS = (
-    *("dispatch.workers=2", "ps.shards=1", "stream.batch=512", "rows.dim=16", f"stream.topic={TOPIC}"),
+    *(
+        "dispatch.workers=2",
+        "ps.shards=1",
+        "stream.batch=512",
+        "stream.first_batch=0",
+        "rows.dim=16",
+        f"stream.topic={TOPIC}",
+    ),
     *("api.port=0", "serving.port=0", "checkpoints.kept=100000"),  # all, so that the journal stays whole
 )
 """Settings of both runs, before those that are given."""

@@ -228,9 +228,9 @@ class JudgedRun:
     """Trains snapshots and has each judged."""
 
     def __init__(self, schema: Schema, has_server: bool) -> None:
-        start = RowConfig().initial_accumulator / BATCH**2
-        self._rows = RowConfig(initial_accumulator=start)
-        self._model = Reference(self._rows, ModelConfig(), schema.fields, schema.dense, SEED)
+        self._rows = RowConfig().of_run(BATCH, schema.fields)
+        crosses = len(schema.crosses)
+        self._model = Reference(self._rows, ModelConfig(), schema.singles, schema.dense, SEED, crosses=crosses)
         self._schema = schema
         self._has_server = has_server
         self._rule = GateRule()

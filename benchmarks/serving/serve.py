@@ -133,7 +133,8 @@ def run_serve(
     torch.set_num_threads(ServingConfig().threads)  # as many as the server has
     schema = load_schema("criteo")
     sizes = list[LoadedSize]()
-    spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense)
+    crosses = len(schema.crosses)
+    spec = ModelSpec(RUN, 0, ROWS, ModelConfig(name=wanted.model), schema.fields, schema.dense, crosses=crosses)
     for rows in sorted(wanted.sizes, reverse=True):
         place = folder / f"rows-{rows}"
         storage = Storage.at(place / "checkpoints")
@@ -178,7 +179,8 @@ class PlainTorch:
         with torch.inference_mode():
             values_BFW = torch.nn.functional.embedding(numbers_BF, self._values_KW)
             wide_BF = values_BFW[..., self._dim]
-            return torch.sigmoid(self._module(values_BFW[..., : self._dim], wide_BF, dense_BN)).numpy()
+            embeddings_BED = values_BFW[:, : self._module.fields, : self._dim]
+            return torch.sigmoid(self._module(embeddings_BED, wide_BF, dense_BN)).numpy()
 
 
 def _samples(schema: Schema, rows: int, count: int, seed: int) -> tuple[torch.Tensor, Samples]:

@@ -50,4 +50,4 @@ def sparse_schema(dataset: str) -> Schema:
     schema = load_schema(dataset)
     wanted = COLUMNS.get(dataset)
     tables = tuple(table for table in schema.tables if wanted is None or table.name in wanted)
-    return msgspec.structs.replace(schema, tables=tables, dense_fields=(), partition_by=None)
+    return msgspec.structs.replace(schema, tables=tables, dense_fields=(), partition_by=None, crosses=())

@@ -320,11 +320,17 @@ def quality(
     batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 1024,
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    against: Annotated[
+        Literal["vw"] | None, typer.Option(help="What to compare with: vw, if vowpalwabbit is installed.")
+    ] = None,
+    vw_options: Annotated[str | None, typer.Option(help="Its options; by default the best on the data set.")] = None,
     output: Output = None,
 ) -> None:
     """Train one pass over a file through the real pipeline: logloss and AUC, overall and of the second half.
 
     Example: freshet bench quality --input criteo.tsv.gz --format criteo --batch 1024 --workers 4 --json quality.json
+
+    Example: freshet bench quality --input criteo.tsv.gz --format criteo --against vw --vw-options '-l 0.5'
     """
     stop = stop_on_signals()
     from benchmarks.quality import run_quality
@@ -333,8 +339,16 @@ def quality(
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         display = Display(Console(stderr=True))
         chosen = list(overrides or ())
+        others = [_against_vowpal(_existing(file), form, vw_options, stop)] if against else []
         result = run_quality(Path(folder), _existing(file), form, batch, workers, chosen, stop, display)  # type: ignore[arg-type]
-        report([result], output)
+        report([*others, result], output)
+
+
+def _against_vowpal(file: Path | None, form: str, options: str | None, stop: Any) -> Any:
+    from benchmarks.vowpal import run_vowpal
+
+    assert file is not None, "an existing file was checked"
+    return run_vowpal(file, form, options, stop)
 
 
 @app.command()

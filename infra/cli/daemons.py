@@ -254,6 +254,8 @@ def worker(
         trainer=settings.trainer,
         fields=schema.fields,
         dense=schema.dense,
+        batch=settings.stream.batch,
+        crosses=len(schema.crosses),
         link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),

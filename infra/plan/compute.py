@@ -85,7 +85,15 @@ class _Loop:
     def __init__(self, settings: Settings, device: torch.device) -> None:
         schema = settings.event_schema
         rows = settings.scaled_rows
-        self._reference = Reference(rows, settings.model, schema.fields, schema.dense, settings.seed, device)
+        self._reference = Reference(
+            rows=rows,
+            model=settings.model,
+            fields=schema.singles,
+            dense=schema.dense,
+            seed=settings.seed,
+            device=device,
+            crosses=len(schema.crosses),
+        )
         self._index = Index()
         self._device = device
         self._dtype = float_type(rows)

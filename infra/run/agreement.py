@@ -16,7 +16,7 @@ from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.base.agreement import Agreement
 from infra.base.telemetry import code_version
 from infra.base.wire import Header
-from infra.run.settings import Settings
+from infra.run.settings import EARLIER, Settings
 from ps.protocol import FROM_SHARD, TO_SHARD
 
 VERSION = "the version of Freshet"
@@ -25,7 +25,7 @@ MESSAGES = "the digest of messages"
 
 SHARDS_AND_WORKERS = (
     "seed",
-    "stream.batch",  # scales the start of accumulators
+    "stream.batch",  # scales the start of accumulators, and the gradients of rows
     "rows.dim",
     "rows.wide",
     "rows.float_dtype",
@@ -33,6 +33,7 @@ SHARDS_AND_WORKERS = (
     "rows.rate",
     "rows.wide_rate",
     "rows.initial_accumulator",
+    "rows.wide_accumulator",
     "rows.init_std",
     "rows.eps",
     "rows.chunks",
@@ -45,12 +46,14 @@ SHARDS_AND_WORKERS = (
 """Compared by everyone."""
 
 WORKERS = (
+    "stream.crosses",
     "stream.schema_name",  # compared by content: a path may differ from one machine to the next
     "model.name",
     "model.mlp",
     "model.cross_layers",
     "model.cross",
     "model.cross_rank",
+    "model.scale_rate",
     "model.base_rate",
     "trainer.reduce",
     "trainer.unencrypted_reduce",
@@ -119,6 +122,8 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "stream.dead_letter_topic",
         "stream.folder",
         "stream.partitions",
+        "stream.first_batch",
+        "stream.batch_growth",
         "stream.linger_seconds",
         "stream.prefetch",
         "stream.read_bytes",
@@ -158,10 +163,16 @@ def agreement_of(settings: Settings) -> Agreement:
     code = {VERSION: code_version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     workers = everyone | {name: _text(settings, name) for name in WORKERS}
-    frozen = {name: value for name, value in workers.items() if name not in FREE} | {
-        name: _text(settings, name) for name in STREAM
-    }
+    frozen = {name: value for name, value in workers.items() if name not in FREE and not _is_as_ever(settings, name)}
+    frozen |= {name: _text(settings, name) for name in STREAM}
     return Agreement(workers=workers, shards=everyone, frozen=frozen)
+
+
+def _is_as_ever(settings: Settings, name: str) -> bool:
+    """Whether a setting says to do what releases did that did not have it; the runs they began do not know it."""
+    section, _, field = name.rpartition(".")
+    earlier = EARLIER.get(section, {})
+    return field in earlier and getattr(getattr(settings, section), field) == earlier[field]
 
 
 def messages_digest() -> str:
@@ -180,6 +191,8 @@ def _text(settings: Settings, name: str) -> str:
     if name == "stream.schema_name":
         schema = settings.event_schema
         return f"{schema.fields} keys and {schema.dense} dense inputs a sample, fingerprint {schema.fingerprint}"
+    if name == "rows.wide_rate":  # as it is used: it may follow from the schema, which shards do not compare
+        return msgspec.json.encode(settings.scaled_rows.wide_rate).decode()
     section, _, field = name.rpartition(".")
     value = getattr(getattr(settings, section) if section else settings, field)
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -16,7 +16,8 @@ from trainer.config import check_cross
 def check_start(settings: Settings) -> None:
     """Raises ConfigError for settings with which one of the processes would fail."""
     schema = settings.event_schema
-    check_cross(settings.model, schema.fields * settings.rows.dim + schema.dense)
+    check_cross(settings.model, schema.singles * settings.rows.dim + schema.dense)
+    check_wide(settings)
     settings.dispatch.check_parking()
     check_caches(settings)
     settings.memory.check_expiry(settings.dispatch.lookahead)
@@ -31,6 +32,16 @@ def check_start(settings: Settings) -> None:
         for name in ("server", *(f"worker-{number}" for number in range(settings.dispatch.workers))):
             load_curve(settings.curve_folder, name)
     check_encryption(settings)
+
+
+def check_wide(settings: Settings) -> None:
+    """Raises ConfigError for crosses of rows that have no wide weight."""
+    if (crosses := settings.event_schema.crosses) and not settings.rows.wide:
+        raise ConfigError(
+            f"schema {settings.stream.schema_name!r} has {len(crosses)} crosses, and rows.wide is false; expected rows "
+            "with a wide weight, since the model uses nothing else of a cross; set rows.wide=true or "
+            "stream.crosses=false"
+        )
 
 
 def check_caches(settings: Settings) -> None:

@@ -28,7 +28,7 @@ from infra.base.process import SUPERVISED, write_whole
 from infra.base.telemetry import MASK, SECRET_NAME, LogFormat, LogLevel, describe_text
 from ingest.config import StreamConfig
 from ingest.kafka.config import SECRETS, KafkaConfig
-from ingest.schema import Schema, load_schema
+from ingest.schema import Schema, load_schema, without_crosses
 from ps.config import CheckpointConfig, PsConfig, RowConfig
 from serving.config import ServingConfig
 from trainer.config import ModelConfig, TrainerConfig
@@ -71,6 +71,12 @@ class TelemetryConfig(Section):
 
 RENAMED = {"cuts": "checkpoints"}
 """Sections by their names in earlier releases, which are still accepted."""
+EARLIER: Mapping[str, Mapping[str, Any]] = {
+    "stream": {"first_batch": 0, "crosses": False},
+    "rows": {"wide_accumulator": 0.0},
+    "model": {"scale_rate": 0.0},
+}
+"""What releases did that did not have these settings yet: the runs that they began go on like that."""
 
 
 class Settings(BaseSettings):
@@ -131,15 +137,13 @@ class Settings(BaseSettings):
 
     @property
     def event_schema(self) -> Schema:
-        return load_schema(self.stream.schema_name)
+        schema = load_schema(self.stream.schema_name)
+        return schema if self.stream.crosses else without_crosses(schema)
 
     @property
     def scaled_rows(self) -> RowConfig:
-        """The row settings as workers and shards use them: the accumulator's start in units of the gradient of the mean
-        loss.
-        """
-        start = self.rows.initial_accumulator / self.stream.batch**2
-        return self.rows.model_copy(update={"initial_accumulator": start})
+        """The row settings as workers and shards use them."""
+        return self.rows.of_run(self.stream.batch, self.event_schema.fields)
 
 
 def threads_of(settings: Settings) -> int:
@@ -241,6 +245,8 @@ def read_stored(folder: Path) -> Settings:
             raise ValueError(f"{path} has changed since the run was started, or another version of Freshet wrote it")
         secrets = {name: os.environ[_variable(name)] for name in SECRETS if _variable(name) in os.environ}
         _merge(stored, {"kafka": secrets})
+        for section, values in EARLIER.items():
+            stored[section] = {**values, **stored.get(section, {})}
         return Settings.model_validate(stored)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(

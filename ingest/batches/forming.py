@@ -3,7 +3,7 @@
 A batch holds one range of events per partition: good ones become samples; bad ones accompany them as dead letters and
 do not count towards the size. A range ends after its last sample; bad events after that belong to the next batch, or to
 this one if it is partial. The same records in the source always form the same batches. Skipped ranges (by the lag
-policy, or by retention) belong to the next batch.
+policy, or by retention) belong to the next batch. The size of a batch may grow with the samples in those before it.
 """
 
 import time
@@ -44,6 +44,7 @@ class BatchFormer:
         self._lag = lag
         self._partitions = Partitions(source, job)
         self._left = job.limit
+        self._seen = job.seen
         self._look_at = job.look_at
         self._refreshed_at = 0.0
 
@@ -59,7 +60,7 @@ class BatchFormer:
         self._refreshed_at = time.monotonic()
         waiting_since: float | None = None
         while not closed.is_set() and self._left != 0:
-            want = self._look_at or min(self._job.batch, self._job.batch if self._left is None else self._left)
+            want = self._look_at or self._next_size()
             try:
                 feeds, shares = self._fill(want)
             except SourceUnavailable:
@@ -79,6 +80,10 @@ class BatchFormer:
                 return
             else:
                 closed.wait(POLL_SECONDS)
+
+    def _next_size(self) -> int:
+        size = self._job.batch_after(self._seen)
+        return size if self._left is None else min(size, self._left)
 
     def refresh(self) -> None:
         """Measures the lag and commits positions, while batches wait to be taken."""
@@ -125,6 +130,7 @@ class BatchFormer:
 
     def _form(self, feeds: list[Feed], shares: list[int], is_partial: bool) -> Batch:
         batch = assemble(feeds, shares, is_partial, self._job.schema)
+        self._seen += len(batch.samples)
         if self._left is not None:
             self._left -= len(batch.samples)
         self._lag.add_formed(batch)

@@ -16,7 +16,7 @@ class LoaderJob:
 
     schema: Schema
     batch: int
-    """Samples of one batch."""
+    """Samples of one batch, once batches have grown."""
     start: Mapping[int, Position] = field(default_factory=dict)
     """Where each partition begins; empty: all at their first retained record. Partitions that are
     not named begin at 0.
@@ -39,3 +39,17 @@ class LoaderJob:
     """
     skip_above: int | None = None
     """Skips waiting events once there are more than this; None: never."""
+    first_batch: int = 0
+    """Samples of the first batches, which grow from there; 0: every batch has ``batch`` samples."""
+    batch_growth: int = 64
+    """Samples of earlier batches for each sample of the next one, while batches grow."""
+    seen: int = 0
+    """Samples of all batches before the first one of this loader."""
+
+    def batch_after(self, seen: int) -> int:
+        """Samples of the batch that follows so many samples: a function of their number alone, so a run that is resumed
+        forms the batches that it would have formed.
+        """
+        if not self.first_batch:
+            return self.batch
+        return min(self.batch, max(self.first_batch, seen // self.batch_growth))

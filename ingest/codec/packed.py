@@ -1,7 +1,8 @@
 """Many samples in one record, for throughput: keys already hashed, dense floats already transformed.
 
-A record is a header (magic, version, fingerprint of the schema, count, F, N), then ``count`` samples, each
-time f8, F keys u8, N dense f4, label f4, little-endian without padding. A header that cannot be used rejects the whole
+A record is a header (magic, version, fingerprint of the schema, count, E, N), then ``count`` samples, each
+time f8, E keys u8, N dense f4, label f4, little-endian without padding. Crosses are not in it, so a schema may get
+others while records are on their way. A header that cannot be used rejects the whole
 record as one event at index 0; a bad sample is rejected alone, with only its bytes.
 """
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from ingest.columns import MAX_TIME, Faults, time_fault, to_float32
 from ingest.convert import Converter, Event
+from ingest.crosses import add_crosses
 from ingest.errors import EncodeError
 from ingest.presence import missing_faults
 from ingest.samples import Samples
@@ -22,7 +24,7 @@ from ingest.schema import FLOAT32_MAX, Schema
 MAGIC = b"FSHT"
 VERSION = 1
 HEADER = struct.Struct("<4sHHQIHH")
-"""Magic, version, zero, fingerprint, count, F, N."""
+"""Magic, version, zero, fingerprint, count, E, N."""
 
 
 def is_packed(payload: bytes) -> bool:
@@ -36,9 +38,9 @@ class PackedCodec:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.dtype = np.dtype(
-            [("time", "<f8"), ("keys", "<u8", (schema.fields,)), ("dense", "<f4", (schema.dense,)), ("label", "<f4")]
+            [("time", "<f8"), ("keys", "<u8", (schema.singles,)), ("dense", "<f4", (schema.dense,)), ("label", "<f4")]
         )
-        self._fingerprint = int(schema.fingerprint, 16)
+        self._fingerprint = int(schema.record_fingerprint, 16)
         self._converter = Converter(schema)
         low = [to_float32(d, np.array([d.min]))[0] for d in schema.dense_fields]
         high = [to_float32(d, np.array([d.max]))[0] for d in schema.dense_fields]
@@ -55,10 +57,10 @@ class PackedCodec:
                 "use other samples per record or a larger limits.record_bytes"
             )
         rows_B = np.empty(len(samples), self.dtype)
-        rows_B["time"], rows_B["keys"] = samples.times_B, samples.keys_BF
+        rows_B["time"], rows_B["keys"] = samples.times_B, samples.keys_BF[:, : self.schema.singles]
         rows_B["dense"], rows_B["label"] = samples.dense_BN, samples.labels_B
         return (
-            HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, len(samples), self.schema.fields, self.schema.dense)
+            HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, len(samples), self.schema.singles, self.schema.dense)
             + rows_B.tobytes()
         )
 
@@ -82,10 +84,10 @@ class PackedCodec:
         _, version, _, fingerprint, count, fields, dense = HEADER.unpack_from(payload)
         if version != VERSION:
             return f"not decodable: packed version {version}, expected {VERSION}"
-        if (fingerprint, fields, dense) != (self._fingerprint, self.schema.fields, self.schema.dense):
+        if (fingerprint, fields, dense) != (self._fingerprint, self.schema.singles, self.schema.dense):
             return (
                 f"wrong schema: fingerprint {fingerprint:016x} with {fields} keys and {dense} dense, "
-                f"expected {self.schema.fingerprint} with {self.schema.fields} and {self.schema.dense}"
+                f"expected {self.schema.record_fingerprint} with {self.schema.singles} and {self.schema.dense}"
             )
         if count == 0 or HEADER.size + count * self.dtype.itemsize != len(payload):
             return f"not decodable: {count} packed samples in {len(payload)} bytes"
@@ -97,7 +99,7 @@ class PackedCodec:
         samples = Samples(
             np.ascontiguousarray(rows_B["label"]),
             np.ascontiguousarray(rows_B["dense"]),
-            np.ascontiguousarray(rows_B["keys"]),
+            add_crosses(np.ascontiguousarray(rows_B["keys"]), self.schema),
             np.ascontiguousarray(rows_B["time"]),
         )
         return samples, self._faults(samples)

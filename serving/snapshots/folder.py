@@ -35,6 +35,8 @@ DENSE = "dense.safetensors"
 ONNX = "dense.onnx"
 PART = ".part"
 READABLE = 0o644
+LEARNING = {"dense_optimizer", "dense_rate", "scale_rate", "base_rate"}
+"""Settings of the model that only training uses."""
 
 
 def write_export(folder: Path, model: ReadModel, of: RunModel, with_onnx: bool) -> tuple[str, ...]:
@@ -95,7 +97,7 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
             "columns": list(kept_columns(manifest, of.rows) or range(of.rows.dim)),
             "float_dtype": of.rows.float_dtype,
         },
-        "model": of.model.model_dump(mode="json", exclude={"dense_optimizer", "dense_rate", "base_rate"}),
+        "model": of.model.model_dump(mode="json", exclude=LEARNING),
         "schema": _described(of.schema),
     }
 
@@ -108,7 +110,12 @@ def _described(schema: Schema) -> dict[str, Any]:
         for table in schema.tables
     ]
     dense = [msgspec.to_builtins(field) | {"source": field.field} for field in schema.dense_fields]
-    return {"name": schema.name, "fingerprint": schema.fingerprint, "tables": tables, "dense_fields": dense}
+    crosses = [
+        {"tables": list(cross), "seed": hex(table_seed(name)), "rare_key": hex(rare_key(name))}
+        for name, cross in zip(schema.cross_names, schema.crosses, strict=True)
+    ]
+    named = {"name": schema.name, "fingerprint": schema.fingerprint}
+    return {**named, "tables": tables, "crosses": crosses, "dense_fields": dense}
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -28,6 +28,8 @@ from trainer.models.registry import build_model
 from trainer.rows import float_type
 
 CHUNK_ROWS = 1 << 16
+RAW_SCALES = "output.raw_scales"
+SCALES = "output.scales"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ReadModel:
     """The 64 bits of each key as a signed integer, which torch can search; ascending. Forgotten keys are not there."""
     values_RW: NDArray[Any]
     weights: Mapping[str, NDArray[Any]]
-    """Dense weights by name."""
+    """Dense weights by name; field scales are factors."""
 
 
 def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
@@ -61,8 +63,18 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
     keys_R, values_RW = _rows(restored.store)
     module = build(of)
     put_dense(module, of.model, restored.dense)
-    weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    weights = weights_of(module, of.schema.fields)
     return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights)
+
+
+def weights_of(module: ClickModel, keys: int) -> dict[str, NDArray[Any]]:
+    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any."""
+    weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    weights.pop(RAW_SCALES, None)
+    scales_F = module.output.scales()
+    ones_F = np.ones(keys, weights["output.weight"].dtype)
+    weights[SCALES] = ones_F if scales_F is None else scales_F.detach().numpy().copy()
+    return weights
 
 
 def build(of: RunModel) -> ClickModel:
@@ -70,12 +82,13 @@ def build(of: RunModel) -> ClickModel:
     cpu = torch.device("cpu")
     return build_model(
         config=of.model,
-        fields=of.schema.fields,
+        fields=of.schema.singles,
         dim=of.rows.dim,
         dense=of.schema.dense,
         seed=of.seed,
         dtype=float_type(of.rows),
         device=cpu,
+        crosses=len(of.schema.crosses),
     )
 
 

@@ -4,7 +4,8 @@ It is written node by node; each function mirrors the forward pass of its model,
 its compiler is needed. Needs the extra ``onnx``. Inputs that a model does not use (wide weights, dense inputs) are left
 out.
 
-Legend: B samples, F keys a sample, D embedding columns, N dense inputs, V vectors, H width of a hidden vector.
+Legend: B samples, F keys a sample, E of them without those of crosses, D embedding columns, N dense inputs, V vectors,
+H width of a hidden vector.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.errors import MissingProgram
-from serving.snapshots.model import RunModel
+from serving.snapshots.model import SCALES, RunModel
 from trainer.config import ModelName
 
 try:
@@ -79,15 +80,15 @@ class OnnxGraph:
 
 
 def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """A checked ONNX model: (embeddings B×F×D, wide B×F, dense B×N) → logits B."""
+    """A checked ONNX model: (embeddings B×E×D, wide B×F, dense B×N) → logits B."""
     graph = OnnxGraph(of, weights)
     hidden = HIDDEN[of.model.name](graph)
     logits = graph.op("Add", graph.op("MatMul", hidden, "output.weight"), "output.bias")
     if of.rows.wide:
-        logits = graph.op("Add", logits, graph.total("wide"))
+        logits = graph.op("Add", logits, graph.op("MatMul", "wide", SCALES))
     graph.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     kind = TensorProto.DOUBLE if graph.dtype == np.float64 else TensorProto.FLOAT
-    shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.fields, of.rows.dim]}
+    shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.singles, of.rows.dim]}
     shapes |= {"wide": ["B", of.schema.fields]} if of.rows.wide else {}
     shapes |= {"dense": ["B", of.schema.dense]} if of.schema.dense else {}
     inputs = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
@@ -136,7 +137,7 @@ def _vector(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
 
 def _dlrm(graph: OnnxGraph) -> str:
     vectors = "embeddings"
-    count = graph.of.schema.fields
+    count = graph.of.schema.singles
     if graph.of.schema.dense:
         bottom = graph.op("Unsqueeze", graph.mlp("dense", "bottom"), graph.constant([1]))
         vectors, count = graph.concat("embeddings", bottom), count + 1

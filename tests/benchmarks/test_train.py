@@ -123,7 +123,7 @@ def test_losses_that_differ_are_an_error() -> None:
     [
         (replace(ONE_WORKER, steps=2), "laia", "make 2 batches"),
         (replace(ONE_WORKER, overrides=("dispatch.cache_rows=9",)), "laia", "laia on 1 × 8 samples cannot be run"),
-        (replace(EXPERIMENT, overrides=("dispatch.cache_rows=200",)), "laia,laia@1", "laia@1 on 1 × 16 .* 352 rows"),
+        (replace(EXPERIMENT, overrides=("dispatch.cache_rows=300",)), "laia,laia@1", "laia@1 on 1 × 16 .* 464 rows"),
         (replace(EXPERIMENT, batch=3, links_gbit=(1.0,) * 3), "laia,laia@2", "asks for 2 of 3 workers"),
         (replace(EXPERIMENT, overrides=("trainer.reduce=hub",)), "laia,fae", "fae.* cannot be run: policy fae"),
     ],

@@ -42,9 +42,12 @@ def start(*arguments: str | Path, **more: str) -> subprocess.Popen[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, without settings that a developer may have made, and one thread a worker."""
+    """This process's, without settings that a developer may have made, one thread a worker, and batches of one size,
+    since many tests count steps.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
-    return {**kept, "FRESHET_TRAINER__THREADS": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    ours = {"FRESHET_TRAINER__THREADS": "1", "FRESHET_STREAM__FIRST_BATCH": "0"}
+    return {**kept, **ours, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 
 def wait_until(

@@ -27,18 +27,28 @@ from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 from ps.config import RowConfig
 from ps.phases import FLUSH
-from tests.end_to_end.threads import Plan, Result, train
+from tests.end_to_end.threads import SMALL_MODEL, Plan, Result, train
 
 FILE = Path(__file__).with_name("recorded.json")
 STEPS, BATCH = 20, 64
-ESD: dict[str, Any] = {"workers": 4, "policy": "esd:1", "cache_rows": 300, "rows": RowConfig(dim=8)}
+EARLIER: dict[str, Any] = {"model": SMALL_MODEL.model_copy(update={"scale_rate": 0.0})}
+WIDE: dict[str, Any] = {"wide_rate": 0.03, "wide_accumulator": 0.0}
+"""with these the first four runs compute what they did before fields had scales, and wide weights a rate by number and
+another start of their accumulator; their digests are older than that, and did not change with it"""
+ESD: dict[str, Any] = {
+    "workers": 4,
+    "policy": "esd:1",
+    "cache_rows": 300,
+    "rows": RowConfig(dim=8, **WIDE),
+}
 FAE: dict[str, Any] = {"workers": 3, "policy": "fae:0.15:4", "cache_rows": 700}
 JOINT: dict[str, Any] = {"workers": 2, "policy": "joint", "cache_rows": 400, "eviction": "lru"}
 RUNS: dict[str, dict[str, Any]] = {
-    "esd": {**ESD, "reduce": "ring"},
-    "esd_hub": {**ESD, "reduce": "hub"},
-    "fae": {**FAE, "rows": RowConfig(optimizer="rowwise_adagrad")},
-    "joint": {**JOINT, "rows": RowConfig(dim=4), "reduce": "ring"},
+    "esd": {**EARLIER, **ESD, "reduce": "ring"},
+    "esd_hub": {**EARLIER, **ESD, "reduce": "hub"},
+    "fae": {**EARLIER, **FAE, "rows": RowConfig(optimizer="rowwise_adagrad", **WIDE)},
+    "joint": {**EARLIER, **JOINT, "rows": RowConfig(dim=4, **WIDE), "reduce": "ring"},
+    "growing": {"workers": 3, "cache_rows": 600, "rows": RowConfig(dim=8), "first_batch": 16, "batch_growth": 8},
 }
 STREAMS: dict[str, dict[str, Any]] = {"fae": {"samples_per_record": 16}, "joint": {"poison_share": 0.05}}
 

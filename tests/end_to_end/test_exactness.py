@@ -33,7 +33,17 @@ from ps.phases import EARLY, EVICT, FLUSH, TRAIN
 from tests.end_to_end.clock import ThreadClock, told_rate
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden
-from tests.end_to_end.threads import SEED, SMALL_MODEL, Plan, Result, batches, model_of, train, train_reference
+from tests.end_to_end.threads import (
+    SEED,
+    SMALL_MODEL,
+    Plan,
+    Result,
+    batches,
+    model_of,
+    new_reference,
+    train,
+    train_reference,
+)
 from trainer.reference import Reference
 from trainer.worker import Worker
 
@@ -397,8 +407,8 @@ def test_rows_know_the_step_that_last_changed_them(write_topic: WriteTopic, poli
 
 def test_the_quality_told_is_that_of_one_process(write_topic: WriteTopic) -> None:
     plan = Plan(write_topic(20 * BATCH), workers=3, policy="random", model=SMALL_MODEL)
-    result, schema, expected = train(plan), plan.schema, Prequential()
-    reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
+    result, expected = train(plan), Prequential()
+    reference = new_reference(plan)
     for samples in batches(plan, result.manifests):
         expected.add(reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B), samples.labels_B)
     assert result.status.quality.logloss == pytest.approx(expected.overall().logloss, rel=1e-5)

@@ -18,7 +18,7 @@ from ps.config import CheckpointConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.test_exactness import expect_equal, rows_of
-from tests.end_to_end.threads import SEED, Plan, Result, batches, model_key, model_of, train
+from tests.end_to_end.threads import Plan, Result, batches, model_key, model_of, new_reference, train
 from trainer.reference import Reference
 
 STEPS, BATCH, EXPIRE = 24, 64, 5
@@ -69,7 +69,7 @@ def forgetting(plan: Plan, result: Result, expire_steps: int = EXPIRE) -> Refere
 def _train_forgetting(
     plan: Plan, result: Result, expire_steps: int, hot: dict[int, NDArray[np.int64] | None]
 ) -> Reference:
-    reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    reference = new_reference(plan)
     counts = ExactCounts(plan)
     kept: NDArray[np.int64] = np.empty(0, np.int64)
     for step, samples in enumerate(batches(plan, result.manifests), 1):
@@ -157,7 +157,7 @@ def test_keys_are_forgotten_after_hours_of_events_also_when_a_run_is_resumed(
     result = train(plan)
     steps = read_history(plan.folder / "journal").steps
     assert all(step.forget_before for step in steps[8:]), "six steps are an hour"
-    reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    reference = new_reference(plan)
     for step, samples in zip(steps, batches(plan, result.manifests), strict=True):
         reference.forget(step.forget_before)
         reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, step.step)

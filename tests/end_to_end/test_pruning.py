@@ -15,7 +15,7 @@ from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
 from tests.end_to_end.test_exactness import expect_equal, rows_of
-from tests.end_to_end.threads import SEED, Plan, Result, batches, dispatch_job, model_key, model_of, train
+from tests.end_to_end.threads import Plan, Result, batches, dispatch_job, model_key, model_of, new_reference, train
 from trainer.reference import Reference
 
 STEPS, BATCH, EVERY = 24, 64, 5
@@ -58,7 +58,7 @@ def pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
 
 
 def _train_pruning(plan: Plan, result: Result) -> tuple[Reference, Pruner]:
-    reference = Reference(plan.scaled_rows, plan.model, plan.schema.fields, plan.schema.dense, SEED)
+    reference = new_reference(plan)
     pruner = Pruner(dispatch_job(plan, "tcp://127.0.0.1:*").prune_terms())
     for step, samples in enumerate(batches(plan, result.manifests), 1):
         if pruner.is_due(step - 1):

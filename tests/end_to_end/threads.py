@@ -79,6 +79,9 @@ class Plan:
     policy: str = "esd:1"
     shards: int = 2
     batch: int = 64
+    first_batch: int = 0
+    """of batches that grow; 0: all have the same size"""
+    batch_growth: int = 64
     cache_rows: int = 2048
     schema_name: str = "synthetic"
     rows: RowConfig = ROWS
@@ -147,6 +150,8 @@ class Plan:
             topic=self.topic,
             schema_name=self.schema_name,
             batch=self.batch,
+            first_batch=self.first_batch,
+            batch_growth=self.batch_growth,
             linger_seconds=0,
             on_absent_field=self.on_absent_field,
             lag_policy="catch_up" if self.lag_bound is None else "skip_to_newest",
@@ -162,8 +167,7 @@ class Plan:
 
     @property
     def scaled_rows(self) -> RowConfig:
-        start = self.rows.initial_accumulator / self.batch**2
-        return self.rows.model_copy(update={"initial_accumulator": start})
+        return self.rows.of_run(self.batch, self.schema.fields)
 
 
 @dataclass
@@ -337,6 +341,8 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         trainer=TrainerConfig(device="cpu", silence_seconds=plan.silence_seconds, reduce=plan.reduce),
         fields=plan.schema.fields,
         dense=plan.schema.dense,
+        batch=plan.batch,
+        crosses=len(plan.schema.crosses),
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
         agreement=plan.agreement,
     )
@@ -389,12 +395,25 @@ def batches(plan: Plan, manifests: list[Manifest]) -> list[Samples]:
     return _decoded[key]
 
 
+def new_reference(plan: Plan) -> Reference:
+    """One process that has not trained yet."""
+    schema = plan.schema
+    return Reference(
+        rows=plan.scaled_rows,
+        model=plan.model,
+        fields=schema.singles,
+        dense=schema.dense,
+        seed=SEED,
+        batch=plan.batch,
+        crosses=len(schema.crosses),
+    )
+
+
 def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
     """One process on the same batches, whole."""
     key = model_key(plan, manifests)
     if key not in _references:
-        schema = plan.schema
-        reference = Reference(plan.scaled_rows, plan.model, schema.fields, schema.dense, SEED)
+        reference = new_reference(plan)
         for samples in batches(plan, manifests):
             if len(samples):
                 reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B)

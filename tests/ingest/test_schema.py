@@ -3,15 +3,17 @@ from pathlib import Path
 import pytest
 
 from infra.base.errors import ConfigError
-from ingest.schema import BUILT_IN, load_schema, parse_schema
+from ingest.schema import BUILT_IN, load_schema, parse_schema, without_crosses
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "dense"), [("criteo", 39, 13), ("avazu", 22, 0), ("movielens", 2, 0), ("synthetic", 9, 2)]
+    ("name", "singles", "crosses", "dense"),
+    [("criteo", 39, 7, 13), ("avazu", 22, 7, 0), ("movielens", 2, 0, 0), ("synthetic", 9, 0, 2)],
 )
-def test_built_in_schema_has_its_shape(name: str, fields: int, dense: int) -> None:
+def test_built_in_schema_has_its_shape(name: str, singles: int, crosses: int, dense: int) -> None:
     schema = load_schema(name)
-    assert (schema.fields, schema.dense, len(schema.columns)) == (fields, dense, fields)
+    fields = singles + crosses
+    assert (schema.fields, schema.singles, schema.dense, len(schema.columns)) == (fields, singles, dense, fields)
 
 
 def test_built_in_fingerprints_differ() -> None:
@@ -31,6 +33,39 @@ def test_fingerprint_ignores_limits_but_not_order() -> None:
     assert first.fingerprint == limits.fingerprint != order.fingerprint
 
 
+def test_crosses_are_part_of_the_model_but_not_of_packed_records() -> None:
+    text = 'name = "a"\ntables = [{name = "x"}, {name = "y"}, {name = "z"}]\ncrosses = '
+    none, pair, other = (parse_schema(text + crosses, "a") for crosses in ("[]", '[["x", "y"]]', '[["x", "z"]]'))
+    assert len({none.fingerprint, pair.fingerprint, other.fingerprint}) == 3
+    assert none.fingerprint == none.record_fingerprint == pair.record_fingerprint == other.record_fingerprint
+    assert without_crosses(pair) == none
+    assert (other.columns, other.cross_places) == (("x", "y", "z", "x×z"), ((0, 2),))
+
+
+@pytest.mark.parametrize(
+    ("crosses", "complaint"),
+    [
+        (
+            '[["x", "nobody"]]',
+            "cross 'x×nobody' names the table 'nobody', which there is not; expected names of .*: x, y",
+        ),
+        ('[["x"]]', "cross 'x' has 1 tables; expected two or three"),
+        ('[["x", "y", "z", "v"]]', "cross 'x×y×z×v' has 4 tables; expected two or three"),
+        ('[["x", "x"]]', "cross 'x×x' has a table twice; expected different tables"),
+        ('[["x", "y"], ["y", "x"]]', "cross 'y×x' is there twice; expected each combination of tables once"),
+        ('[["x", "tags"]]', "cross 'x×tags' has the table 'tags' of 2 values; expected tables of one value"),
+        ('[["v", "w"]]', "a table is called 'v×w', as a cross is"),
+        (str([["x", "y"]] * 101), "it has 101 crosses; expected at most 100"),
+        ('["x", "y"]', "Expected `array`, got `str`"),
+    ],
+)
+def test_a_cross_that_cannot_be_is_refused(crosses: str, complaint: str) -> None:
+    names = ["x", "y", "z", "v", "w", "v×w"]
+    tables = ", ".join([*(f'{{name = "{name}"}}' for name in names), '{name = "tags", values = 2}'])
+    with pytest.raises(ConfigError, match=complaint):
+        parse_schema(f'name = "a"\ntables = [{tables}]\ncrosses = {crosses}', "a")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -38,7 +73,7 @@ def test_fingerprint_ignores_limits_but_not_order() -> None:
         ('name = "a"', "missing required field `tables`"),
         ('name = "a"\ntables = []', "it has no tables"),
         ('name = "a"\ntables = [{nam = "x"}]', "unknown field `nam`|missing required field `name`"),
-        ('name = "a"\ntable = []', "expected name, tables, dense_fields, partition_by, limits as in"),
+        ('name = "a"\ntable = []', "expected name, tables, dense_fields, partition_by, limits, crosses as in"),
         ('name = "a"\ntables = [{name = "x", valeus = 3}]', "`valeus` .* expected name, source, values, .* in tables"),
         (
             'name = "a"\ntables = [{name = "x"}]\ndense_fields = [{name = "d", mni = 3}]',

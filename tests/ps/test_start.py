@@ -49,7 +49,10 @@ def test_embedding_columns_have_the_wanted_spread() -> None:
 
 
 def test_wide_column_starts_at_zero_and_state_at_its_setting() -> None:
-    rows = start_rows(RowConfig(dim=3, initial_accumulator=0.25), 1, np.arange(5, dtype=np.uint64))
+    config = RowConfig(dim=3, initial_accumulator=0.25, wide_accumulator=0.5)
+    rows = start_rows(config, 1, np.arange(5, dtype=np.uint64))
+    assert np.array_equal(rows[:, 3:], [[0.0, 0.25, 0.25, 0.25, 0.5]] * 5)
+    rows = start_rows(config.model_copy(update={"wide_accumulator": 0.0}), 1, np.arange(5, dtype=np.uint64))
     assert np.array_equal(rows[:, 3:], [[0.0, 0.25, 0.25, 0.25, 0.25]] * 5)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from infra.base.errors import ConfigError
 from trainer.config import ModelConfig
+from trainer.dense import Dense
 from trainer.models.dcn import Dcn
 from trainer.models.deepfm import pairwise_products
 from trainer.models.dlrm import Dlrm
@@ -33,6 +34,11 @@ def inputs(fields: int = F, dense: int = N) -> tuple[Tensor, Tensor, Tensor]:
     shapes = ((B, fields, D), (B, fields), (B, dense))
     embeddings, wide, floats = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
     return embeddings.requires_grad_(), wide.requires_grad_(), floats
+
+
+def must_be(scales: Tensor | None) -> Tensor:
+    assert scales is not None
+    return scales
 
 
 def stirred(model: ClickModel) -> ClickModel:
@@ -83,12 +89,6 @@ def test_output_starts_at_the_base_rate(name: str) -> None:
     embeddings, wide, dense = inputs()
     logits = built(name, base_rate=0.1)(torch.zeros_like(embeddings), torch.zeros_like(wide), dense)
     torch.testing.assert_close(torch.sigmoid(logits), torch.full((B,), 0.1, dtype=torch.float64))
-
-
-@every_model
-def test_wide_part_is_added_to_the_logit(name: str) -> None:
-    model, (embeddings, wide, dense) = stirred(built(name)), inputs()
-    torch.testing.assert_close(model(embeddings, wide, dense), model(embeddings, None, dense) + wide.sum(1))
 
 
 @every_model
@@ -192,6 +192,34 @@ def test_ncf_factors_only_user_and_item() -> None:
     torch.autograd.backward(model(embeddings, None, dense).sum())
     assert embeddings.grad is not None
     assert embeddings.grad[:, 2:, : model.product_dim].abs().sum() == 0
+
+
+@every_model
+def test_the_wide_weight_of_a_key_counts_by_the_scale_of_its_field(name: str) -> None:
+    model, (embeddings, wide, dense) = built(name), inputs()
+    torch.testing.assert_close(model.output.scales(), torch.ones(F, dtype=torch.float64))
+    stirred(model)
+    scales = must_be(model.output.scales())
+    added = model(embeddings, wide, dense) - model(embeddings, None, dense)
+    torch.testing.assert_close(added, (wide * scales).sum(1))
+
+
+@every_model
+def test_without_a_rate_there_are_no_scales(name: str) -> None:
+    model, (embeddings, wide, dense) = stirred(built(name, scale_rate=0)), inputs()
+    assert model.output.scales() is None
+    added = model(embeddings, wide, dense) - model(embeddings, None, dense)
+    torch.testing.assert_close(added, wide.sum(1))
+
+
+@pytest.mark.parametrize(("optimizer", "moved"), [("adam", [-0.06, 0.06, -0.06, 0.06]), ("sgd", [-0.12, 0.03, -3, 6])])
+def test_scales_learn_at_a_rate_of_their_own(optimizer: str, moved: list[float]) -> None:
+    config = ModelConfig.model_validate({"dense_optimizer": optimizer, "dense_rate": 0.002, "scale_rate": 0.06})
+    model = build_model(config, F, D, N, 0, torch.float64, CPU)
+    dense, gradients = Dense(model, config), torch.tensor([2.0, -0.5, 50.0, -100.0], dtype=torch.float64)
+    torch.autograd.backward((must_be(model.output.scales()) * gradients).sum())
+    dense.step()
+    torch.testing.assert_close(must_be(model.output.scales()) - 1, torch.tensor(moved, dtype=torch.float64))
 
 
 def test_bias_is_the_log_odds_of_the_base_rate() -> None:

@@ -65,13 +65,15 @@ CROSSES: Mapping[CrossKind, Callable[[int, ModelConfig, torch.Generator], nn.Mod
 class Dcn(ClickModel):
     """Explicit feature crosses of bounded degree, and an MLP for the rest."""
 
-    def __init__(self, config: ModelConfig, fields: int, dim: int, dense: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: ModelConfig, fields: int, dim: int, dense: int, wide: int, generator: torch.Generator
+    ) -> None:
         super().__init__()
         inputs = fields * dim + dense
         layer = CROSSES[config.cross]
         self.cross = nn.ModuleList(layer(inputs, config, generator) for _ in range(config.cross_layers))
         self.deep = mlp(inputs, config.mlp, generator)
-        self.output = Output(inputs + (inputs, *config.mlp)[-1], config.base_rate)
+        self.output = Output(inputs + (inputs, *config.mlp)[-1], config, wide)
 
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         start_BI = flat_inputs(embeddings_BFD, dense_BN)

@@ -12,7 +12,9 @@ class Dlrm(ClickModel):
 
     pairs: Tensor
 
-    def __init__(self, config: ModelConfig, fields: int, dim: int, dense: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: ModelConfig, fields: int, dim: int, dense: int, wide: int, generator: torch.Generator
+    ) -> None:
         super().__init__()
         vectors = fields + (1 if dense else 0)
         self.bottom = mlp(dense, (dim,), generator) if dense else None
@@ -20,7 +22,7 @@ class Dlrm(ClickModel):
         self.register_buffer("pairs", first * vectors + second, persistent=False)
         inputs = vectors * dim + len(first)
         self.top = mlp(inputs, config.mlp, generator)
-        self.output = Output((inputs, *config.mlp)[-1], config.base_rate)
+        self.output = Output((inputs, *config.mlp)[-1], config, wide)
 
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         vectors_BVD = embeddings_BFD

@@ -15,13 +15,19 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from trainer.config import ModelConfig
+
 
 class ClickModel(nn.Module, ABC):
     """The dense part of a click model; its inputs are rows that were already looked up."""
 
+    output: "Output"
+    fields: int
+    """Keys of a sample whose embeddings are inputs, the first ones; wide weights are those of all keys."""
+
     @abstractmethod
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
-        """Returns logits_B."""
+        """Returns logits_B; wide_BF may have more keys than embeddings_BFD, those of crosses."""
 
     def __call__(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         logits_B: Tensor = super().__call__(embeddings_BFD, wide_BF, dense_BN)
@@ -29,16 +35,42 @@ class ClickModel(nn.Module, ABC):
 
 
 class Output(nn.Module):
-    """The last layer: starts at 0, biased to the base rate, plus the sum of the wide weights if there are any."""
+    """The last layer: starts at 0, biased to the base rate, plus the sum of the wide weights if there are any.
 
-    def __init__(self, width: int, base_rate: float) -> None:
+    Each wide weight counts by the scale of its field: how far a field can be trusted is learnt from all of its keys.
+    """
+
+    def __init__(self, width: int, config: ModelConfig, wide: int) -> None:
+        """wide: wide weights of a sample."""
         super().__init__()
+        base_rate = config.base_rate
         self.weight = nn.Parameter(torch.zeros(width))
         self.bias = nn.Parameter(torch.tensor(math.log(base_rate / (1 - base_rate))))
+        self.raw_scales = nn.Parameter(torch.zeros(wide)) if config.scale_rate else None
+        """How far each scale is from 1, in units in which it learns at ``scale_rate`` while its weight learns at
+        ``dense_rate`` as all others do.
+        """
+        self._unit = scale_unit(config)
 
     def forward(self, hidden_BH: Tensor, wide_BF: Tensor | None) -> Tensor:
         logits_B = torch.mv(hidden_BH, self.weight) + self.bias
-        return logits_B if wide_BF is None else logits_B + wide_BF.sum(1)
+        if wide_BF is None:
+            return logits_B
+        scales_F = self.scales()
+        return logits_B + (wide_BF.sum(1) if scales_F is None else torch.mv(wide_BF, scales_F))
+
+    def scales(self) -> Tensor | None:
+        """The scale of each wide weight of a sample; None: all are 1."""
+        return None if self.raw_scales is None else 1 + self._unit * self.raw_scales
+
+
+def scale_unit(config: ModelConfig) -> float:
+    """The change of a scale for a change of 1 of its weight.
+
+    The step of Adam does not depend on the size of gradients, that of SGD grows with it: there, a unit counts twice.
+    """
+    ratio = config.scale_rate / config.dense_rate
+    return ratio if config.dense_optimizer == "adam" else math.sqrt(ratio)
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:

@@ -15,7 +15,9 @@ from trainer.models.layers import ClickModel, Output, flat_inputs, mlp
 class Ncf(ClickModel):
     """Matrix factorization and an MLP, joined in the output layer."""
 
-    def __init__(self, config: ModelConfig, fields: int, dim: int, dense: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: ModelConfig, fields: int, dim: int, dense: int, wide: int, generator: torch.Generator
+    ) -> None:
         super().__init__()
         if fields < 2 or dim < 2:
             raise ConfigError(
@@ -25,7 +27,7 @@ class Ncf(ClickModel):
         self.product_dim = dim // 2
         inputs = fields * (dim - self.product_dim) + dense
         self.deep = mlp(inputs, config.mlp, generator)
-        self.output = Output(self.product_dim + (inputs, *config.mlp)[-1], config.base_rate)
+        self.output = Output(self.product_dim + (inputs, *config.mlp)[-1], config, wide)
 
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         factors_BFP = embeddings_BFD[..., : self.product_dim]

@@ -12,18 +12,29 @@ from trainer.models.layers import ClickModel
 from trainer.models.ncf import Ncf
 from trainer.models.wdl import Wdl
 
-Build = Callable[[ModelConfig, int, int, int, torch.Generator], ClickModel]
+Build = Callable[[ModelConfig, int, int, int, int, torch.Generator], ClickModel]
 
 MODELS: Mapping[ModelName, Build] = {"wdl": Wdl, "deepfm": DeepFm, "dcn": Dcn, "dlrm": Dlrm, "ncf": Ncf}
 
 
 def build_model(
-    config: ModelConfig, fields: int, dim: int, dense: int, seed: int, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    fields: int,
+    dim: int,
+    dense: int,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    crosses: int = 0,
 ) -> ClickModel:
-    """The model for F keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
+    """The model for E keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
+
+    crosses: further keys of a sample, of which the model uses the wide weights alone.
 
     Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start with the same
     numbers.
     """
     generator = torch.Generator().manual_seed(seed)
-    return MODELS[config.name](config, fields, dim, dense, generator).to(device, dtype)
+    model = MODELS[config.name](config, fields, dim, dense, fields + crosses, generator).to(device, dtype)
+    model.fields = fields
+    return model

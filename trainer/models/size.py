@@ -9,9 +9,10 @@ from itertools import pairwise
 from trainer.config import ModelConfig, ModelName
 
 
-def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int, crosses: int = 0) -> int:
     """Number of weights of the dense part, without the rows."""
-    return SIZES[config.name](config, fields, dim, dense)
+    scales = fields + crosses if config.scale_rate else 0
+    return SIZES[config.name](config, fields, dim, dense) + scales
 
 
 def _wdl(config: ModelConfig, fields: int, dim: int, dense: int) -> int:

@@ -273,6 +273,6 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert "esd:1" in shown.output
     results = msgspec.json.decode(output.read_bytes(), type=list[DispatchResult])
     assert [(r.policy, r.steps, len(r.miss_pull)) for r in results] == [("laia", 21, 4), ("esd:1", 21, 4)]
-    weights = (26 * 512 + 13) * 128 + 128 + 128 * 64 + 64 + 64 + 1
+    weights = (26 * 512 + 13) * 128 + 128 + 128 * 64 + 64 + 64 + 1 + 26  # the last: scales
     assert [r.megabytes.dense for r in results] == pytest.approx([21 * 4 * 2 * 4 * weights / 1e6] * 2)
     assert plot.stat().st_size > 1000

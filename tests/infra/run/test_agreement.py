@@ -24,6 +24,7 @@ OTHERS = [name for names in MAY_DIFFER.values() for name in names]
 CHANGED = {
     "seed": "1",
     "stream.batch": "513",
+    "stream.crosses": "false",
     "stream.schema_name": "criteo",
     "rows.dim": "17",
     "rows.wide": "false",
@@ -32,6 +33,7 @@ CHANGED = {
     "rows.rate": "0.5",
     "rows.wide_rate": "0.3",
     "rows.initial_accumulator": "0.1",
+    "rows.wide_accumulator": "0.2",
     "rows.init_std": "0.1",
     "rows.eps": "0.1",
     "rows.chunks": "2",
@@ -45,11 +47,13 @@ CHANGED = {
     "model.cross_rank": "5",
     "model.dense_optimizer": "sgd",
     "model.dense_rate": "0.03",
+    "model.scale_rate": "0.01",
     "model.base_rate": "0.5",
     "trainer.reduce": "gloo",
     "trainer.unencrypted_reduce": "true",
 }
 """another value of each setting that must agree"""
+NAMES = "movielens", "criteo"
 
 
 def test_somebody_has_decided_about_every_setting() -> None:
@@ -61,6 +65,18 @@ def test_somebody_has_decided_about_every_setting() -> None:
     assert sorted(there) == sorted(decided)
 
 
+def test_a_rate_that_follows_from_the_schema_is_compared_as_a_number() -> None:
+    """shards compare no schema, and would not notice that they change rows at another rate"""
+    usual, other = (agreement_of(load_settings(overrides=[f"stream.schema_name={name}"])) for name in NAMES)
+    assert [each.shards["rows.wide_rate"] for each in (usual, other)] == ["0.7", str(1.4 / 46)]
+
+
+def test_a_setting_that_earlier_releases_did_not_have_does_not_keep_their_runs_from_going_on() -> None:
+    without = agreement_of(load_settings(overrides=["model.scale_rate=0"]))
+    assert "model.scale_rate" not in without.frozen
+    assert agreement_of(Settings()).frozen["model.scale_rate"] == "0.06"
+
+
 def test_a_section_that_may_differ_as_a_whole_is_a_section() -> None:
     whole = {name.removesuffix(".*") for name in OTHERS if name.endswith(".*")}
     assert whole == {"kafka", "api", "serving", "telemetry"}
@@ -69,7 +85,8 @@ def test_a_section_that_may_differ_as_a_whole_is_a_section() -> None:
 
 @pytest.mark.parametrize("name", [*SHARDS_AND_WORKERS, *WORKERS])
 def test_another_value_is_seen_by_those_who_use_it(name: str) -> None:
-    usual, changed = agreement_of(Settings()), agreement_of(load_settings(overrides=[f"{name}={CHANGED[name]}"]))
+    other = ["rows.wide_rate=0.03", f"{name}={CHANGED[name]}"]
+    usual, changed = agreement_of(load_settings(overrides=other[:1])), agreement_of(load_settings(overrides=other))
     assert {key for key in usual.workers if usual.workers[key] != changed.workers[key]} == {name}
     assert (usual.shards != changed.shards) == (name in SHARDS_AND_WORKERS)
 

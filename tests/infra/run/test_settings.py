@@ -1,12 +1,14 @@
+import json
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from infra.base.errors import ConfigError
 from infra.base.telemetry import describe
 from infra.run.demo import demo_settings
-from infra.run.settings import STORED, load_settings, read_stored, secret_environment, store_settings
+from infra.run.settings import CHECKSUM, STORED, load_settings, read_stored, secret_environment, store_settings
 from ingest.kafka.config import login_of
 
 
@@ -132,9 +134,32 @@ def test_a_run_s_processes_read_what_was_stored_whatever_the_environment_says(
     assert read_stored(tmp_path) == settings
 
 
-def test_the_accumulator_starts_in_units_of_the_summed_gradient() -> None:
-    settings = load_settings(None, ["stream.batch=10", "rows.initial_accumulator=2"])
-    assert settings.scaled_rows.initial_accumulator == pytest.approx(0.02)
+def test_accumulators_start_in_units_of_the_summed_gradient() -> None:
+    rows = load_settings(None, ["stream.batch=10", "rows.initial_accumulator=2"]).scaled_rows
+    assert (rows.initial_accumulator, rows.wide_accumulator) == pytest.approx((0.02, 0.001))
+    rows = load_settings(None, ["stream.batch=10", "rows.wide_accumulator=0"]).scaled_rows
+    assert rows.wide_accumulator == rows.initial_accumulator
+
+
+def test_the_rate_of_a_wide_weight_is_its_part_of_that_of_all_unless_it_is_set() -> None:
+    assert load_settings(None, ["stream.schema_name=movielens"]).scaled_rows.wide_rate == pytest.approx(0.7)
+    assert load_settings(None, ["rows.wide_rate=0.05"]).scaled_rows.wide_rate == 0.05
+
+
+def test_a_run_of_an_earlier_release_goes_on_as_it_began(tmp_path: Path) -> None:
+    stored = load_settings(None, [f"folder={tmp_path}", "rows.wide_rate=0.03"]).model_dump(mode="json")
+    for section, name in (
+        *(("stream", name) for name in ("first_batch", "batch_growth", "crosses")),
+        ("model", "scale_rate"),
+    ):
+        del stored[section][name]
+    del stored["rows"]["wide_accumulator"]
+    checksum = int(crc32c(json.dumps(stored, sort_keys=True).encode()))
+    (tmp_path / STORED).write_text(json.dumps({CHECKSUM: checksum, **stored}))
+    settings = read_stored(tmp_path)
+    assert (settings.stream.first_batch, settings.stream.crosses, settings.model.scale_rate) == (0, False, 0)
+    rows = settings.scaled_rows
+    assert (rows.wide_rate, rows.wide_accumulator) == (0.03, rows.initial_accumulator)
 
 
 def test_freshet_kafka_names_the_brokers_and_a_flag_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:

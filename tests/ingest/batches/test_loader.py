@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,26 @@ def test_batches_hold_every_event_once_in_order(tmp_path: Path) -> None:
     expected, _ = JsonCodec(SYNTHETIC).decode([encode_json(e) for e in given_events])
     times = np.concatenate([b.samples.times_B for b in batches])
     assert sorted(times.tolist()) == expected.times_B.tolist()
+
+
+def test_batches_grow_with_the_samples_before_them(tmp_path: Path) -> None:
+    write_json(tmp_path, events(1000))
+    growing = LoaderJob(SYNTHETIC, 100, stop_at_end=True, first_batch=10, batch_growth=8)
+    sizes = [len(b.samples) for b in drain(Loader(LogReader(tmp_path, "clicks"), growing))]
+    assert sizes[:10] == [10] * 8 + [10, 11]
+    seen = np.cumsum([0, *sizes])
+    assert sizes[:-1] == [growing.batch_after(int(before)) for before in seen[:-2]]
+    assert max(sizes) == 100
+
+
+def test_a_loader_that_begins_later_goes_on_with_the_sizes(tmp_path: Path) -> None:
+    write_json(tmp_path, events(1000))
+    growing = LoaderJob(SYNTHETIC, 100, stop_at_end=True, first_batch=10, batch_growth=8)
+    whole = list(drain(Loader(LogReader(tmp_path, "clicks"), growing)))
+    start = {r.partition: r.end for batch in whole[:12] for r in batch.ranges}
+    later = replace(growing, start=start, seen=sum(len(batch.samples) for batch in whole[:12]))
+    again = list(drain(Loader(LogReader(tmp_path, "clicks"), later)))
+    assert [batch.ranges for batch in again] == [batch.ranges for batch in whole[12:]]
 
 
 def test_samples_of_a_batch_stand_by_partition_then_position(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from safetensors.numpy import load_file
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
 from ingest.convert import Converter
+from ingest.schema import Schema
 from ps.config import RowConfig
 from ps.errors import CheckpointDamaged
 from ps.start import start_rows
@@ -25,10 +27,13 @@ from serving.copies import ModelCopy, ModelSpec
 from serving.loading import load
 from serving.snapshots.folder import write_export
 from serving.snapshots.model import ReadModel, RunModel, build, read_model
+from tests.ingest.topics import SMALL
 from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 from trainer.config import ModelName
+from trainer.models.layers import scale_unit
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
+CROSSED = msgspec.structs.replace(SMALL, crosses=(("user", "age_bucket"),))
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
 
 
@@ -49,19 +54,26 @@ def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor
     unknown = start_rows(of.rows, of.seed, samples.keys_BF.reshape(-1))[:, : of.rows.shape().value]
     flat = [rows.get(key, start) for key, start in zip(samples.keys_BF.reshape(-1).tolist(), unknown, strict=True)]
     values = torch.from_numpy(np.array(flat)).reshape(*samples.keys_BF.shape, -1)
-    return values[..., : of.rows.dim], values[..., of.rows.dim], torch.from_numpy(samples.dense_BN)
+    embeddings = values[:, : of.schema.singles, : of.rows.dim]
+    return embeddings, values[..., of.rows.dim], torch.from_numpy(samples.dense_BN)
 
 
 def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
     module = build(of)
-    module.load_state_dict({name: torch.from_numpy(weight) for name, weight in read.weights.items()})
+    weights = {name: torch.from_numpy(weight) for name, weight in read.weights.items()}
+    scales = weights.pop("output.scales")
+    if of.model.scale_rate:
+        weights["output.raw_scales"] = (scales - 1) / scale_unit(of.model)
+    module.load_state_dict(weights)
     with torch.no_grad():
         return module(*inputs_of(read, of))
 
 
 def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
     """What the serving process answers for the sample events."""
-    copy = ModelCopy(ModelSpec(of.run, of.seed, of.rows, of.model, of.schema.fields, of.schema.dense))
+    crosses = len(of.schema.crosses)
+    spec = ModelSpec(of.run, of.seed, of.rows, of.model, of.schema.fields, of.schema.dense, crosses=crosses)
+    copy = ModelCopy(spec)
     load(storage, read.manifest, copy)
     samples, _ = Converter(of.schema).convert_events(sample_events())
     return list(map(float, copy.predict(samples)))
@@ -90,11 +102,14 @@ def test_an_exported_model_that_is_pruned_predicts_what_is_served(
     assert has_start_values is not (is_full or bool(kept)), "keys that training has not seen"
 
 
+@pytest.mark.parametrize(
+    ("schema", "rate"), [(SMALL, 0), (SMALL, 0.06), (CROSSED, 0.06)], ids=["old", "new", "crosses"]
+)
 @pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_program_of_the_document_predicts_what_the_model_predicts(
-    tmp_path: Path, name: ModelName, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: ModelName, schema: Schema, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = run_model(name)
+    of = replace(run_model(name, scale_rate=rate), schema=schema)
     read, folder = exported(tmp_path, of)
     found = shown_by_example(folder, monkeypatch)
     expected = served_by(Storage.at(tmp_path / "checkpoints"), read, of)
@@ -112,13 +127,13 @@ def test_the_program_of_the_document_imports_nothing_of_freshet_and_is_short() -
     assert sum(bool(line.strip()) for line in EXAMPLE.splitlines()) <= 60
 
 
-CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "vector"})]
+CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "vector"}), ("wdl", {"scale_rate": 0})]
 
 
 @pytest.mark.parametrize(("name", "given"), [*((name, {}) for name in get_args(ModelName)), *CROSSES])
 def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, given: dict[str, object]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    of = run_model(name, **given)
+    of = replace(run_model(name, **given), schema=CROSSED)
     read, folder = exported(tmp_path, of, with_onnx=True)
     session = onnxruntime.InferenceSession(folder / "dense.onnx", providers=["CPUExecutionProvider"])
     fed = dict(zip(("embeddings", "wide", "dense"), map(torch.Tensor.numpy, inputs_of(read, of)), strict=True))
