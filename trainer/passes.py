@@ -125,7 +125,8 @@ class Graph:
         self._dense.clear()
         embeddings_bED = self._values_bFW[:, : self._model.fields, : self._dim]
         has_wide = self._values_bFW.shape[2] > self._dim
-        wide_bF = self._values_bFW[:, :, self._dim] if has_wide else None
+        # as single kernels get it: with another layout the sum of wide weights would round differently
+        wide_bF = self._values_bFW[:, :, self._dim].contiguous() if has_wide else None
         logits_b = self._model(embeddings_bED, wide_bF, self._dense_bN)
         self._logits_b = logits_b.detach()
         torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch))
