@@ -1,5 +1,6 @@
 """Reads and writes of runs in the database."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import or_, select, update
@@ -113,6 +114,21 @@ class RunTables:
     async def newest_events(self, run: str, kind: str, limit: int = 100) -> tuple[StoredEvent, ...]:
         """Events of one kind, newest first."""
         query = columns(StoredEvent, EventRow).where(EventRow.run == run, EventRow.kind == kind)
+        ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
+        async with self._database.reading() as connection:
+            return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+
+    async def records(
+        self, run: str, kinds: Sequence[str], first: float | None, last: float | None, limit: int
+    ) -> tuple[StoredEvent, ...]:
+        """Events in a period of time, newest first; ``kinds``: of these alone, or of all if there are none."""
+        query = columns(StoredEvent, EventRow).where(EventRow.run == run)
+        if kinds:
+            query = query.where(EventRow.kind.in_(kinds))
+        if first is not None:
+            query = query.where(EventRow.at >= first)
+        if last is not None:
+            query = query.where(EventRow.at <= last)
         ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
         async with self._database.reading() as connection:
             return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))

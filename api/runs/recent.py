@@ -1,0 +1,135 @@
+"""The recent past of a run, kept in memory: one reading a second, thinned out with age.
+
+Steps, checkpoints, faults and commands are in the database for good. What only a status shows (quality, lag,
+freshness, traffic by kind, memory) is kept here, so that charts do not begin empty. It is lost with the process.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from time import time
+
+import msgspec
+import psutil
+
+from dispatch.progress.status import Status, WorkerStatus
+from dispatch.tally import PHASES
+
+LEVELS = ((1.0, 900), (10.0, 1080), (120.0, 5040))
+"""Seconds between two readings, and how many are kept: a quarter of an hour, three hours, a week."""
+
+
+class WorkerMoment(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker at one moment; traffic since the start of the run."""
+
+    state: str
+    """training, parked or left."""
+    samples: int
+    lookups: int
+    hits: int
+    bytes: dict[str, int]
+    """Bytes over its link, by kind."""
+    phase_ms: dict[str, float]
+    """Mean time of its latest steps, by phase."""
+
+
+class RunReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment."""
+
+    at: float
+    """In seconds since 1970."""
+    state: str
+    step: int
+    samples: int
+    samples_per_second: float
+    step_ms: float
+    decide_ms: float
+    logloss: float | None
+    auc: float | None
+    alpha: float | None
+    contention: dict[str, float]
+    """What alpha depends on, if it follows contention."""
+    lag: int
+    dead_letters: int
+    freshness_p50: float | None
+    freshness_p99: float | None
+    served_step: int | None
+    workers: dict[str, WorkerMoment]
+    memory: dict[str, int]
+    """Resident bytes, by process; empty if the supervisor is elsewhere."""
+
+
+def reading_of(status: Status, memory: Mapping[str, int]) -> RunReading:
+    """What is kept of a status."""
+    return RunReading(
+        at=time(),
+        state=status.state,
+        step=status.step,
+        samples=status.samples,
+        samples_per_second=status.samples_per_second if status.idle_seconds < 2 else 0.0,
+        step_ms=status.step_ms,
+        decide_ms=status.decisions.mean_ms,
+        logloss=status.recent_quality.logloss,
+        auc=status.recent_quality.auc,
+        alpha=status.alpha,
+        contention=status.alpha_readings,
+        lag=status.events.lag,
+        dead_letters=status.events.dead_letters,
+        freshness_p50=status.served.freshness.p50_seconds,
+        freshness_p99=status.served.freshness.p99_seconds,
+        served_step=status.served.step,
+        workers={worker.name: _moment(worker) for worker in status.workers},
+        memory=dict(memory),
+    )
+
+
+def _moment(worker: WorkerStatus) -> WorkerMoment:
+    traffic = worker.traffic
+    return WorkerMoment(
+        state="left" if worker.has_left else "parked" if worker.is_parked else "training",
+        samples=traffic.samples,
+        lookups=traffic.lookups,
+        hits=traffic.hits,
+        bytes={
+            "pulled rows": traffic.pulled_bytes,
+            "pushed rows": traffic.pushed_bytes,
+            "reduced rows": traffic.reduced_bytes,
+            "dense up": traffic.dense_up_bytes,
+            "dense down": traffic.dense_down_bytes,
+            "orders": traffic.order_bytes + traffic.report_bytes,
+        },
+        phase_ms={phase: round(1000 * getattr(worker.seconds, phase), 3) for phase in PHASES},
+    )
+
+
+def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
+    """Resident memory by process, given their ids; processes that have ended are left out."""
+    found = {}
+    for name, pid in processes.items():
+        try:
+            found[name] = int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:
+            continue
+    return found
+
+
+class RecentReadings:
+    """The readings of one run, encoded, at every level."""
+
+    def __init__(self) -> None:
+        self._levels = [deque[tuple[float, bytes]](maxlen=most) for _, most in LEVELS]
+
+    def add(self, reading: RunReading) -> None:
+        """Adds a reading to each level whose last one is old enough."""
+        encoded = msgspec.json.encode(reading)
+        for (seconds, _), kept in zip(LEVELS, self._levels, strict=True):
+            if not kept or reading.at - kept[-1][0] >= 0.9 * seconds:
+                kept.append((reading.at, encoded))
+
+    def between(self, first: float, last: float, points: int) -> list[msgspec.Raw]:
+        """The readings in a window, oldest first, in about as many points; always with the newest of the window."""
+        kept = next((kept for kept in self._levels if kept and kept[0][0] <= first), None)
+        if kept is None:  # none goes back far enough: the one that goes back furthest
+            kept = min((kept for kept in self._levels if kept), key=lambda kept: kept[0][0], default=deque())
+        found = [encoded for at, encoded in kept if first < at <= last]
+        stride = -(-len(found) // points)
+        return [msgspec.Raw(encoded) for encoded in found[::-1][::stride][::-1]] if found else []
