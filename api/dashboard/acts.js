@@ -5,6 +5,7 @@ import { byId, element } from "./format.js";
 
 const LOOK_MS = 700;
 const KEPT = 6;
+const TOAST_MS = 8000;
 
 /** Asks a person; returns the reason, or null if they leave it. */
 function confirmed(title, text, yes) {
@@ -35,6 +36,11 @@ class Followed {
     this.state.className = `pill ${look}`;
     this.state.textContent = state;
     this.text.textContent = text;
+    const toast = byId("toast");
+    toast.replaceChildren(...[...this.node.childNodes].map((node) => node.cloneNode(true)));
+    toast.hidden = false;
+    clearTimeout(Followed.timer);
+    if (look !== "warn") Followed.timer = setTimeout(() => { toast.hidden = true; }, TOAST_MS);
   }
 }
 

@@ -77,7 +77,7 @@ export class Chart {
       cursor: { sync: { key: SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: true, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
       axes: [
-        { stroke: ink, font, grid, ticks: { show: false }, space: 80, size: 26, values: (_, found) => found.map((at) => this.hour(at)) },
+        { stroke: ink, font, grid, ticks: { show: false }, space: 64, size: 26, values: (_, found) => found.map((at) => this.hour(at)) },
         side("y", axis, 3),
         ...(axis2 ? [side("y2", axis2, 1)] : []),
       ],
@@ -158,6 +158,7 @@ export class Chart {
       const value = this.values[number]?.[at];
       const text = isNumber(value) ? each.value(value) : "–";
       setText(this.entries[number].value, text);
+      this.entries[number].node.hidden = this.series.length > 1 && this.values.length > 0 && this.values[number].every((found) => found === null);
       words.push(`${each.name} ${text}`);
     });
     const when = index === null || index === undefined ? "now" : `at ${clock(this.times[at])}`;

@@ -61,7 +61,8 @@ export class Past {
     if (!inside.length) return [];
     const range = `first=${inside[0].first_step}&last=${inside.at(-1).last_step}`;
     const fine = inside.length < all.length ? (await get(ofRun(this.run, `/steps?${range}&points=${POINTS}`))).items : inside;
-    return fine.filter((point) => point.last_at >= first && point.last_at <= last).map(readingOfSteps);
+    const shown = fine.filter((point) => point.last_at >= first && point.last_at <= last);
+    return shown.map((point, at) => readingOfSteps(point, shown[at - 1]));
   }
 
   /** Rates over the latest ten seconds: who trains may change with every step. */
@@ -78,16 +79,15 @@ export class Past {
   }
 }
 
-function readingOfSteps(point) {
-  const seconds = Math.max(point.seconds, 1e-6);
+function readingOfSteps(point, before) {
+  const passed = point.last_at - (before?.last_at ?? point.first_at); // steps overlap: their own times add up to more
   return {
     at: point.last_at,
-    samples_per_second: point.samples / seconds,
-    step_ms: (1000 * seconds) / Math.max(1, point.steps),
+    samples_per_second: passed > 0 ? point.samples / passed : null,
+    step_ms: (1000 * point.seconds) / Math.max(1, point.steps),
     decide_ms: (1000 * point.decide_seconds) / Math.max(1, point.steps),
     logloss: point.loss,
     alpha: point.alpha,
-    moved: point.moved_bytes / seconds,
   };
 }
 

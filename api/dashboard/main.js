@@ -10,7 +10,7 @@ import { chosen, drawLog, drawTimeline, fillKinds, Records } from "./records.js"
 import { predict, showFields, showSnapshots } from "./served.js";
 import { View, WINDOWS } from "./view.js";
 
-const WORKERS_MS = 1500;
+const WORKERS_MS = 1000;
 const SNAPSHOTS_MS = 4000;
 const RUNS_MS = 10_000;
 const STATES = { training: "good", waiting: "warn", paused: "warn", draining: "warn", replaying: "warn", starting: "warn", silent: "bad" };
@@ -111,7 +111,10 @@ async function followRun(run) {
       page.details = { ...page.details, state: status.state, is_live: true };
       showStatus();
     },
-    onRecord: (record) => page.records.add([record]),
+    onRecord: (record) => {
+      page.records.add([record]);
+      if (["fault", "generation"].includes(record.kind)) showMembers();
+    },
     onOpen: () => {
       if (!page.isLost) return;
       page.isLost = false;
@@ -319,7 +322,9 @@ function drawMemory(points, draw) {
 function showMembers() {
   const { status } = page;
   if (!status) return;
-  const workers = merged(status, page.workers, page.lastPoint);
+  const fault = page.records.newest("fault");
+  const since = page.records.newest("generation")?.cursor ?? 0;
+  const workers = merged(status, page.workers, page.lastPoint, fault && fault.cursor > since ? fault.body.text : null);
   drawPicture(workers, page.shards ?? 1);
   drawWorkers(workers, canControl(), actOnWorker);
   drawPhases(workers, status);

@@ -14,6 +14,7 @@ export const PHASES = [
 const LOOKS = {
   training: ["good", "training"],
   parked: ["", "parked"],
+  starting: ["warn", "starting"],
   waiting: ["warn", "joins next"],
   draining: ["warn", "draining"],
   lost: ["bad", "lost"],
@@ -23,6 +24,7 @@ const LOOKS = {
 };
 const REASONS = {
   parked: "the others are faster without it",
+  starting: "its process is being started",
   waiting: "joins with the next generation",
   draining: "leaves after a checkpoint",
   lost: "does not answer",
@@ -31,8 +33,8 @@ const REASONS = {
 };
 const ROW = 46;
 
-/** Workers by what the dispatcher publishes each second and what it answers when asked. */
-export function merged(status, listed, last) {
+/** Workers by what the dispatcher publishes each second, what it answers when asked, and a fault not recovered from. */
+export function merged(status, listed, last, fault) {
   const asked = new Map(listed.map((worker) => [worker.name, worker]));
   const published = new Map(status.workers.map((worker) => [worker.name, worker]));
   const names = new Set([...published.keys(), ...asked.keys()]);
@@ -45,7 +47,7 @@ export function merged(status, listed, last) {
     const gbit = answer?.link_gbit ?? worker?.link_gbit ?? null;
     return {
       name,
-      state: stateOf(worker, answer),
+      state: isNamed(fault, name) ? "lost" : stateOf(worker, answer),
       process: answer?.process ?? null,
       gbit,
       measured: worker?.measured_gbit ?? null,
@@ -58,11 +60,14 @@ export function merged(status, listed, last) {
   });
 }
 
+const isNamed = (fault, name) => fault !== null && fault.split(/[^\w.-]+/).some((word) => word.replace(/\.+$/, "") === name);
+
 function stateOf(worker, answer) {
   const process = answer?.process;
-  if (process && ["failed", "pausing"].includes(process)) return "lost";
+  if (["failed", "pausing"].includes(process)) return "lost";
+  if (["starting", "waiting"].includes(process)) return "starting";
   if (answer && !["training", "parked", "unknown", "away"].includes(answer.state)) return answer.state;
-  if (worker?.has_left || (answer?.state === "away" && !worker)) return process === "starting" ? "waiting" : "left";
+  if (worker?.has_left || (answer?.state === "away" && !worker)) return "left";
   if (answer?.state === "away") return "away";
   return worker?.is_parked ? "parked" : "training";
 }
@@ -118,7 +123,7 @@ function drawLink(picture, worker, hub, right, y) {
   name.style.fontWeight = 600;
   const speedText = worker.gbit ? `${worker.gbit} Gbit/s` : "no limit";
   const state = LOOKS[worker.state]?.[1] ?? worker.state;
-  const note = worker.state === "training" ? `${percent(worker.share, 0)} of samples · ${bytes(worker.moved, "/s")}` : `${state} · ${speedText}`;
+  const note = worker.state === "training" ? `${percent(worker.share, 0)}${right < 250 ? "" : " of samples"} · ${bytes(worker.moved, "/s")}` : `${state} · ${speedText}`;
   picture.append(name, svg("text", { x: right + 16, y: y + 13, class: "muted" }, note));
 }
 
@@ -145,13 +150,13 @@ export function drawWorkers(workers, canControl, onAct) {
       element("th", { scope: "row" }, worker.name),
       element("td", {}, element("span", { class: `pill ${look}`, title: why }, word), worker.process && worker.process !== "ready" ? ` process ${worker.process}` : ""),
       element("td", { class: "number" }, worker.gbit ? `${worker.gbit} Gbit/s` : "no limit"),
-      element("td", { class: "number" }, worker.measured ? `${worker.measured.toPrecision(2)} Gbit/s` : "–"),
+      element("td", { class: "number wide" }, worker.measured ? `${worker.measured.toPrecision(2)} Gbit/s` : "–"),
       element("td", { class: "number" }, percent(worker.share, 0)),
-      element("td", { class: "number" }, percent(worker.hits, 0)),
+      element("td", { class: "number wide" }, percent(worker.hits, 0)),
       canControl ? actsOf(worker, onAct) : null);
   });
   table.replaceChildren(
-    element("thead", {}, element("tr", {}, ...head.map((name) => (name ? element("th", { scope: "col", class: head.indexOf(name) > 1 ? "number" : "" }, name) : element("td"))))),
+    element("thead", {}, element("tr", {}, ...head.map((name) => (name ? element("th", { scope: "col", class: `${head.indexOf(name) > 1 ? "number" : ""}${["measured", "hits"].includes(name) ? " wide" : ""}` }, name) : element("td"))))),
     element("tbody", {}, ...rows));
   if (focused) table.querySelector(`[data-act="${CSS.escape(focused)}"]`)?.focus();
 }

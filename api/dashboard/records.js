@@ -129,9 +129,10 @@ export function drawTimeline(records, span) {
       picture.append(dot);
     }
   });
-  for (let tick = 0; tick <= 4; tick += 1) {
-    const at = span[0] + (tick / 4) * (span[1] - span[0]);
-    picture.append(svg("text", { x: x(at), y: height - 4, class: "muted", "text-anchor": tick === 0 ? "start" : tick === 4 ? "end" : "middle" }, clock(at)));
+  const ticks = width < 600 ? 2 : 4;
+  for (let tick = 0; tick <= ticks; tick += 1) {
+    const at = span[0] + (tick / ticks) * (span[1] - span[0]);
+    picture.append(svg("text", { x: x(at), y: height - 4, class: "muted", "text-anchor": tick === 0 ? "start" : tick === ticks ? "end" : "middle" }, clock(at)));
   }
   picture.setAttribute("aria-label", `Time line of the window: ${words.join(", ")}`);
   place.replaceChildren(picture);

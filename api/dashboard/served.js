@@ -31,7 +31,7 @@ export async function showSnapshots(run, canControl) {
   table.dataset.key = key;
   const focused = document.activeElement?.dataset?.act;
   table.replaceChildren(
-    element("thead", {}, element("tr", {}, ...["checkpoint", "step", "age", "rows", "state"].map((name, at) => element("th", { scope: "col", class: at > 0 && at < 4 ? "number" : "" }, name)), canControl ? element("td") : null)),
+    element("thead", {}, element("tr", {}, ...["checkpoint", "step", "age", "rows", "state"].map((name, at) => element("th", { scope: "col", class: ["", "number", "number", "number wide", ""][at] }, name)), canControl ? element("td") : null)),
     element("tbody", {}, ...shown.map((each) => snapshotRow(run, each, canControl))));
   if (focused) table.querySelector(`[data-act="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -50,7 +50,7 @@ function snapshotRow(run, each, canControl) {
     element("th", { scope: "row" }, String(each.id.checkpoint)),
     element("td", { class: "number" }, count(each.id.step)),
     element("td", { class: "number" }, seconds(each.age_seconds)),
-    element("td", { class: "number" }, count(each.rows)),
+    element("td", { class: "number wide" }, count(each.rows)),
     element("td", {}, ...states.map(([look, word]) => element("span", { class: `pill ${look}` }, word))),
     canControl ? element("td", { class: "acts" }, pin) : null);
 }

@@ -1,6 +1,7 @@
 """What a dashboard draws besides statuses: recent readings, records of the journal by time, and processes."""
 
 import asyncio
+from contextlib import suppress
 from time import time
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from api.routes.events import shown_record
 from api.runs.recent import resident_bytes
 from dispatch.errors import CommandRefused, NoAnswer
 from infra.web.answers import Listed
+from infra.web.errors import DatabaseAway
 from infra.web.rules import needs
 
 LATEST = 1e11
@@ -25,11 +27,17 @@ router = APIRouter(prefix="/v1/runs/{run}", tags=["history"])
 @router.get("/readings", summary="Recent readings, downsampled", response_model=ReadingsAnswer, **needs("read"))
 async def list_readings(
     run: Followed,
+    parts: Parts,
     first: Moment = None,
     last: Moment = None,
     points: Annotated[int, Query(ge=1, le=2000)] = 400,
 ) -> Response:
-    """Oldest first, from after first to last. Only what this process has seen itself: it keeps them in memory."""
+    """Oldest first, from after first to last: one a second of the latest quarter of an hour, fewer of what was before.
+
+    There are none of the time in which no API followed the run.
+    """
+    with suppress(DatabaseAway):
+        await parts.runs.restore(run)
     found = run.recent.between(0.0 if first is None else first, LATEST if last is None else last, points)
     body = msgspec.json.encode({"now": time(), "items": found})
     return Response(body, media_type="application/json")

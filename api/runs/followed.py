@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -18,7 +19,7 @@ from api.runs.recent import RecentReadings, reading_of, resident_bytes
 from api.store.store import SqlStore
 from dispatch.errors import CommandRefused, NoAnswer
 from infra.base.errors import FreshetError
-from infra.web.errors import NotAvailable, NotFound
+from infra.web.errors import DatabaseAway, NotAvailable, NotFound
 
 LOOK_SECONDS = 1.0
 """How often to look for new runs."""
@@ -79,7 +80,7 @@ class FollowedRuns:
 
     def __init__(self, root: Path, store: SqlStore) -> None:
         self.root = root
-        self._store = store
+        self.store = store
         self._context = zmq.asyncio.Context()
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[str, Sequence[asyncio.Task[None]]] = {}
@@ -100,6 +101,11 @@ class FollowedRuns:
         if monotonic() < self._expected_until.get(name, 0.0):
             raise NotAvailable(f"run {name!r} is being started and has no folder yet; expected one soon; try again")
         raise no_run(name, self.names)
+
+    async def restore(self, run: FollowedRun) -> None:
+        """Reads the readings of a run that the database has, once; raises DatabaseAway."""
+        if not run.recent.is_restored:
+            run.recent.restore(await self.store.runs.readings(run.place.name))
 
     def expect(self, name: str) -> None:
         """Notes that a run of this name is being started and will be found soon."""
@@ -145,8 +151,8 @@ class FollowedRuns:
             before.projector.end()
         self._expected_until.pop(place.name, None)
         live = LiveStatus(self._context, place)
-        projector = Projector(self._store, place)
-        outbox = Outbox(self._store, place, projector)
+        projector = Projector(self.store, place)
+        outbox = Outbox(self.store, place, projector)
         recent = RecentReadings() if before is None else before.recent
         self._runs[place.name] = FollowedRun(place, live, projector, outbox, recent=recent)
         work = (live.receive, projector.keep_projecting, outbox.deliver)
@@ -163,7 +169,11 @@ async def keep_reading(runs: FollowedRuns) -> None:
             memory = {run.place.name: await asyncio.to_thread(_memory, run) for run in live}
         for run in live:
             assert run.live.status is not None
-            run.recent.add(reading_of(run.live.status, memory.get(run.place.name, {})))
+            stored = run.recent.add(reading_of(run.live.status, memory.get(run.place.name, {})))
+            with suppress(DatabaseAway):
+                await runs.restore(run)
+                if stored and run.projector.projected:  # before that, the database may not know the run
+                    await runs.store.runs.add_readings(run.place.name, stored)
         await asyncio.sleep(READING_SECONDS)
 
 

@@ -1,21 +1,25 @@
-"""The recent past of a run, kept in memory: one reading a second, thinned out with age.
+"""The past of a run as its statuses showed it: one reading a second, thinned out with age.
 
-Steps, checkpoints, faults and commands are in the database for good. What only a status shows (quality, lag,
-freshness, traffic by kind, memory) is kept here, so that charts do not begin empty. It is lost with the process.
+Steps, checkpoints, faults and commands come from the journal. What only a status shows (quality, lag, freshness,
+traffic by kind, memory) is kept here, so that charts do not begin empty. All of it is in memory; the coarser levels are
+in the database, too, from which a process that was restarted reads them once.
 """
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import time
 
 import msgspec
 import psutil
 
+from api.store.rows import StoredReading
 from dispatch.progress.status import Status, WorkerStatus
 from dispatch.tally import PHASES
 
-LEVELS = ((1.0, 900), (10.0, 1080), (120.0, 5040))
-"""Seconds between two readings, and how many are kept: a quarter of an hour, three hours, a week."""
+LEVELS = ((1, 900), (10, 1080), (120, 21_600))
+"""Seconds between two readings, and how many are kept: a quarter of an hour, three hours, thirty days."""
+STORED_LEVELS = (10, 120)
 
 
 class WorkerMoment(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,20 +120,35 @@ class RecentReadings:
     """The readings of one run, encoded, at every level."""
 
     def __init__(self) -> None:
-        self._levels = [deque[tuple[float, bytes]](maxlen=most) for _, most in LEVELS]
+        self._levels = {seconds: deque[tuple[float, bytes]](maxlen=most) for seconds, most in LEVELS}
+        self.is_restored = False
+        """Whether the readings of the database are here."""
 
-    def add(self, reading: RunReading) -> None:
-        """Adds a reading to each level whose last one is old enough."""
+    def add(self, reading: RunReading) -> list[StoredReading]:
+        """Adds a reading to each level whose last one is old enough; returns what is to be stored."""
         encoded = msgspec.json.encode(reading)
-        for (seconds, _), kept in zip(LEVELS, self._levels, strict=True):
+        stored = []
+        for seconds, kept in self._levels.items():
             if not kept or reading.at - kept[-1][0] >= 0.9 * seconds:
                 kept.append((reading.at, encoded))
+                if seconds in STORED_LEVELS:
+                    stored.append(StoredReading(seconds, reading.at, encoded.decode()))
+        return stored
+
+    def restore(self, stored: Sequence[StoredReading]) -> None:
+        """Puts readings of the database before those that are here."""
+        for seconds in STORED_LEVELS:
+            kept = self._levels[seconds]
+            first = kept[0][0] if kept else math.inf
+            older = [(each.at, each.body.encode()) for each in stored if each.level == seconds and each.at < first]
+            self._levels[seconds] = deque([*older, *kept], maxlen=kept.maxlen)
+        self.is_restored = True
 
     def between(self, first: float, last: float, points: int) -> list[msgspec.Raw]:
         """The readings in a window, oldest first, in about as many points; always with the newest of the window."""
-        kept = next((kept for kept in self._levels if kept and kept[0][0] <= first), None)
+        kept = next((kept for kept in self._levels.values() if kept and kept[0][0] <= first), None)
         if kept is None:  # none goes back far enough: the one that goes back furthest
-            kept = min((kept for kept in self._levels if kept), key=lambda kept: kept[0][0], default=deque())
+            kept = min((kept for kept in self._levels.values() if kept), key=lambda kept: kept[0][0], default=deque())
         found = [encoded for at, encoded in kept if first < at <= last]
         stride = -(-len(found) // points)
         return [msgspec.Raw(encoded) for encoded in found[::-1][::stride][::-1]] if found else []
