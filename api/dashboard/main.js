@@ -2,8 +2,8 @@
 
 import { act } from "./acts.js";
 import { ask, EventFeed, get, ofRun } from "./api.js";
-import { Chart } from "./charts.js";
-import { byId, bytes, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
+import { Chart, MARKED } from "./charts.js";
+import { byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
 import { column, Past, TRAFFIC } from "./history.js";
 import { drawPhases, drawPicture, drawWorkers, merged } from "./members.js";
 import { chosen, drawLog, drawTimeline, fillKinds, Records } from "./records.js";
@@ -101,8 +101,11 @@ async function followRun(run) {
   view.choose(run);
   Object.assign(page, { past: new Past(run), records: new Records(), workers: [], status: null, details: null });
   document.title = `${run} · Freshet`;
+  guarded(pollWorkers);
+  guarded(async () => {
+    page.shards = (await get(ofRun(run, "/settings"))).started_with.ps?.shards ?? 1;
+  });
   await refreshRun();
-  page.shards = await get(ofRun(run, "/settings")).then((found) => found.started_with.ps?.shards ?? 1, () => 1);
   if (view.isLive && page.details.state !== "starting" && !page.details.is_live) view.follow(0);
   await loadWindow();
   page.feed = new EventFeed(run, {
@@ -136,7 +139,6 @@ async function followRun(run) {
     setInterval(() => guarded(listRuns), RUNS_MS),
     setInterval(() => guarded(refreshRun), RUNS_MS),
   ];
-  guarded(pollWorkers);
   guarded(() => showSnapshots(run, canControl()));
   tick();
 }
@@ -176,7 +178,6 @@ async function pollWorkers() {
 async function loadWindow() {
   const { past } = page;
   const [first, last] = view.span(past.now());
-  await past.load(first, last, view.isLive);
   const since = first === null ? "" : `&first=${first}`;
   const window = `${since}${view.isLive ? "" : `&last=${last}`}`;
   const kinds = ["command", "alpha", "generation", "fault", "redecided", "stopped", "ended", "begun"];
@@ -185,7 +186,10 @@ async function loadWindow() {
     "kind=set&limit=500",
     "kind=checkpoint&limit=1000",
   ];
-  const found = await Promise.all(asked.map((query) => get(ofRun(past.run, `/journal?${query}${window}`))));
+  const [, ...found] = await Promise.all([
+    past.load(first, last, view.isLive),
+    ...asked.map((query) => get(ofRun(past.run, `/journal?${query}${window}`))),
+  ]);
   if (!page.records.newest("set")) found.push(await get(ofRun(past.run, "/journal?kind=set&kind=alpha&limit=20")));
   if (page.past !== past) return;
   found.forEach(({ items }) => page.records.add(items));
@@ -210,7 +214,17 @@ function tick() {
 }
 
 // ── drawing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+function showMarks() {
+  const words = { fault: "fault", command: "command", alpha: "change of α", generation: "change of members" };
+  byId("marks").replaceChildren("Marks on the charts:", ...Object.entries(MARKED).map(([kind, hue]) => {
+    const swatch = element("span", { class: "swatch" });
+    swatch.style.background = colour(hue);
+    return element("span", {}, swatch, words[kind]);
+  }), element("span", {}, "Drag across a chart to look closer."));
+}
+
 function buildCharts() {
+  showMarks();
   const onSelect = (from, to) => {
     view.fix(from, to);
     guarded(loadWindow);
@@ -477,14 +491,16 @@ function listen() {
     const [first, last] = view.span(page.past.now());
     const link = new View();
     Object.assign(link, { run: run(), seconds: view.seconds, fixed: first === null ? null : [first, last] });
-    await navigator.clipboard.writeText(location.origin + link.address());
-    setText(event.target, "Copied");
+    const isCopied = await navigator.clipboard?.writeText(location.origin + link.address()).then(() => true, () => false);
+    if (!isCopied) history.replaceState(null, "", link.address()); // browsers copy over HTTPS or on this machine alone
+    setText(event.target, isCopied ? "Copied" : "In the address");
     setTimeout(() => setText(event.target, "Copy link"), 1500);
   });
   byId("theme").addEventListener("click", () => {
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
     localStorage.setItem("freshet-theme", document.documentElement.dataset.theme);
     Object.values(charts).forEach((chart) => chart.build());
+    showMarks();
     byId("workers").dataset.shown = "";
     drawAll();
   });
