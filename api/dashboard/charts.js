@@ -77,7 +77,7 @@ export class Chart {
       cursor: { sync: { key: SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: true, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
       axes: [
-        { stroke: ink, font, grid, ticks: { show: false }, space: 50, size: 26, values: (_, found) => found.map((at) => this.hour(at)) },
+        { stroke: ink, font, grid, ticks: { show: false }, space: 62, size: 26, values: (_, found) => found.map((at) => this.hour(at, found[1] - found[0] < 60)) },
         side("y", axis, 3),
         ...(axis2 ? [side("y2", axis2, 1)] : []),
       ],
@@ -108,11 +108,10 @@ export class Chart {
     };
   }
 
-  hour(at) {
+  hour(at, hasSeconds) {
     const date = new Date(1000 * at);
-    const seconds = this.span[1] - this.span[0];
-    if (seconds > 172_800) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
-    return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: seconds < 240 ? "2-digit" : undefined });
+    if (this.span[1] - this.span[0] > 172_800) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: hasSeconds ? "2-digit" : undefined });
   }
 
   /** What is drawn: with stacked series, sums from the last series up. */

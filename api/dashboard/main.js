@@ -11,6 +11,7 @@ import { predict, showFields, showSnapshots } from "./served.js";
 import { View, WINDOWS } from "./view.js";
 
 const WORKERS_MS = 1000;
+const MEMBERS_MS = 250;
 const SNAPSHOTS_MS = 4000;
 const RUNS_MS = 10_000;
 const STATES = { training: "good", waiting: "warn", paused: "warn", draining: "warn", replaying: "warn", starting: "warn", silent: "bad" };
@@ -333,9 +334,15 @@ function drawMemory(points, draw) {
   }));
 }
 
+/** Shows the members soon: three sources tell of them, and one picture is enough. */
 function showMembers() {
-  const { status } = page;
-  if (!status) return;
+  page.members ??= setTimeout(() => {
+    page.members = null;
+    if (page.status && !document.hidden) drawMembers(page.status);
+  }, MEMBERS_MS);
+}
+
+function drawMembers(status) {
   const fault = page.records.newest("fault");
   const since = page.records.newest("generation")?.cursor ?? 0;
   const workers = merged(status, page.workers, page.lastPoint, fault && fault.cursor > since ? fault.body.text : null);

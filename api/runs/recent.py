@@ -145,10 +145,17 @@ class RecentReadings:
         self.is_restored = True
 
     def between(self, first: float, last: float, points: int) -> list[msgspec.Raw]:
-        """The readings in a window, oldest first, in about as many points; always with the newest of the window."""
-        kept = next((kept for kept in self._levels.values() if kept and kept[0][0] <= first), None)
-        if kept is None:  # none goes back far enough: the one that goes back furthest
-            kept = min((kept for kept in self._levels.values() if kept), key=lambda kept: kept[0][0], default=deque())
-        found = [encoded for at, encoded in kept if first < at <= last]
-        stride = -(-len(found) // points)
-        return [msgspec.Raw(encoded) for encoded in found[::-1][::stride][::-1]] if found else []
+        """The readings in a window, oldest first, in about as many points; always with the newest of the window.
+
+        Each part of the window comes from the finest level that goes back so far.
+        """
+        found: list[tuple[float, bytes]] = []
+        until = math.inf
+        for kept in self._levels.values():
+            found[:0] = [(at, encoded) for at, encoded in kept if first < at <= last and at < until]
+            until = min(until, kept[0][0] if kept else math.inf)
+        if not found:
+            return []
+        seconds = max((found[-1][0] - found[0][0]) / points, 1e-3)
+        newest = {int((found[-1][0] - at) / seconds): encoded for at, encoded in found}
+        return [msgspec.Raw(newest[place]) for place in sorted(newest, reverse=True)]

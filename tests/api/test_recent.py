@@ -29,7 +29,14 @@ def test_a_short_window_has_every_second_and_a_long_one_fewer() -> None:
     recent, _ = filled(3000)
     assert times(recent.between(2990, 3000, 100)) == [float(at) for at in range(2991, 3001)]
     hour = times(recent.between(0, 3000, 100))
-    assert (hour[0] < 100, hour[-1] > 2980, len(hour) <= 100) == (True, True, True)
+    assert (hour[0], hour[-1], len(hour) <= 101, hour == sorted(hour)) == (1.0, 3000.0, True, True)
+
+
+def test_what_is_older_than_the_finest_level_comes_from_a_coarser_one() -> None:
+    recent, _ = filled(2000)
+    found = times(recent.between(1000, 1200, 1000))
+    fine = [float(at) for at in range(1101, 1201)]
+    assert (found[-100:], 8 <= len(found[:-100]) <= 12) == (fine, True)
 
 
 def test_the_newest_reading_of_a_window_is_always_there() -> None:
