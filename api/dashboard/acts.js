@@ -1,6 +1,6 @@
 // Commands: each is asked about once, sent once, and followed from pending to its record in the journal.
 
-import { ask, get, ofRun } from "./api.js";
+import { ask, get, ofRun } from "./requests.js";
 import { byId, element } from "./format.js";
 
 const LOOK_MS = 700;

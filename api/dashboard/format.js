@@ -26,7 +26,7 @@ export function bytes(value, per = "") {
     value /= 1000;
     unit += 1;
   }
-  return `${value.toPrecision(3).replace(/\.?0+$/, (zeros) => (zeros.includes(".") ? "" : zeros))} ${BYTE_UNITS[unit]}${per}`;
+  return `${Number(value.toPrecision(3))} ${BYTE_UNITS[unit]}${per}`;
 }
 
 export function milliseconds(value) {

@@ -1,6 +1,6 @@
 // The past of a run: readings of the API's own memory and, from before it, steps out of the database.
 
-import { get, ofRun } from "./api.js";
+import { get, ofRun } from "./requests.js";
 import { isNumber } from "./format.js";
 
 const POINTS = 400;

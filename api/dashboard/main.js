@@ -1,7 +1,7 @@
 // The page: signs in, follows one run, and draws it again whenever something is new.
 
 import { act } from "./acts.js";
-import { ask, EventFeed, get, ofRun } from "./api.js";
+import { ask, EventFeed, get, ofRun } from "./requests.js";
 import { Chart, MARKED } from "./charts.js";
 import { byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
 import { column, Past, TRAFFIC } from "./history.js";
@@ -14,6 +14,7 @@ const WORKERS_MS = 1000;
 const MEMBERS_MS = 250;
 const SNAPSHOTS_MS = 4000;
 const RUNS_MS = 10_000;
+const RUNS = "/v1/runs?limit=1000";
 const STATES = { training: "good", waiting: "warn", paused: "warn", draining: "warn", replaying: "warn", starting: "warn", silent: "bad" };
 const MEMORY_HUES = ["s0", "s1", "s2", "s3", "s4", "s6", "s7", "s5"];
 const TRAFFIC_HUES = ["s0", "s6", "s1", "s3", "s5"];
@@ -35,13 +36,14 @@ async function begin() {
       trouble = error.message;
     }
   }
+  let runs;
   try {
-    page.session = await get("/v1/session");
+    [page.session, runs] = await Promise.all([get("/v1/session"), get(RUNS)]);
   } catch (error) {
     showSignIn(trouble || (error.status === 401 ? "" : error.message));
     return;
   }
-  await start();
+  await start(runs);
 }
 
 function showSignIn(trouble = "") {
@@ -66,21 +68,21 @@ async function signIn(event) {
 
 const canControl = () => page.session.scopes.includes("control");
 
-async function start() {
+async function start(runs) {
   byId("signin").hidden = true;
   byId("app").hidden = false;
   for (const node of document.querySelectorAll(".control")) node.hidden = !canControl();
   byId("signout").title = `signed in as ${page.session.name}, with ${page.session.scopes.join(", ")}`;
   buildCharts();
-  await listRuns();
+  await listRuns(runs);
 }
 
 // ── which run, which window ────────────────────────────────────────────────────────────────────────────────────────
-async function listRuns() {
-  const { items } = await get("/v1/runs?limit=1000");
+async function listRuns(found = null) {
+  const { items } = found ?? (await get(RUNS));
   const live = items.filter((run) => !["stopped", "ended", "silent"].includes(run.state));
   const select = byId("run");
-  const options = items.map((run) => element("option", { value: run.name }, live.includes(run) ? run.name : `${run.name} (${run.state})`));
+  const options = items.map((run) => element("option", { value: run.name, "data-live": live.includes(run) }, live.includes(run) ? run.name : `${run.name} (${run.state})`));
   const text = options.map((option) => option.textContent).join("\n");
   if (select.dataset.text !== text) {
     select.dataset.text = text;
@@ -88,16 +90,16 @@ async function listRuns() {
   }
   if (!items.length) {
     banner("No run is here yet. Start one with 'freshet up'.");
-    setTimeout(() => guarded(listRuns), RUNS_MS);
+    setTimeout(() => guarded(() => listRuns()), RUNS_MS);
     return;
   }
   const names = items.map((run) => run.name);
   const wanted = names.includes(view.run) ? view.run : (live.at(-1) ?? items.at(-1)).name;
   select.value = wanted;
-  if (page.past?.run !== wanted) await followRun(wanted);
+  if (page.past?.run !== wanted) await followRun(wanted, live.some((run) => run.name === wanted));
 }
 
-async function followRun(run) {
+async function followRun(run, isLive) {
   stopFollowing();
   view.choose(run);
   Object.assign(page, { past: new Past(run), records: new Records(), workers: [], status: null, details: null });
@@ -106,10 +108,11 @@ async function followRun(run) {
   guarded(async () => {
     page.shards = (await get(ofRun(run, "/settings"))).started_with.ps?.shards ?? 1;
   });
+  if (view.isLive && !isLive) view.follow(0); // there is nothing new to see, so all of it
   await refreshRun();
-  if (view.isLive && page.details.state !== "starting" && !page.details.is_live) view.follow(0);
+  const { cursor } = page.details; // what comes after it, while the window is loaded, is told by the events
   await loadWindow();
-  page.feed = new EventFeed(run, {
+  page.feed = new EventFeed(run, cursor, {
     onStatus: (status) => {
       page.status = status;
       page.details = { ...page.details, state: status.state, is_live: true };
@@ -137,7 +140,7 @@ async function followRun(run) {
   page.timers = [
     setInterval(() => guarded(pollWorkers), WORKERS_MS),
     setInterval(() => guarded(() => showSnapshots(run, canControl())), SNAPSHOTS_MS),
-    setInterval(() => guarded(listRuns), RUNS_MS),
+    setInterval(() => guarded(() => listRuns()), RUNS_MS),
     setInterval(() => guarded(refreshRun), RUNS_MS),
   ];
   guarded(() => showSnapshots(run, canControl()));
@@ -478,7 +481,7 @@ function listen() {
     await ask("DELETE", "/v1/session").catch(() => null);
     location.reload();
   });
-  byId("run").addEventListener("change", (event) => guarded(() => followRun(event.target.value)));
+  byId("run").addEventListener("change", (event) => guarded(() => followRun(event.target.value, "live" in event.target.selectedOptions[0].dataset)));
   byId("windows").replaceChildren(...WINDOWS.map(([name, length]) => element("button", {
     type: "button", "data-seconds": length, onclick: () => {
       view.follow(length);

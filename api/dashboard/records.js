@@ -25,24 +25,24 @@ const LANES = [
 ];
 const MOST = 5000;
 
+const idOf = (record) => `${record.cursor}.${record.place}`;
+
 export class Records {
   constructor() {
     this.items = [];
     this.keys = new Set();
-    this.changed = true;
   }
 
   /** Adds records that are not there yet; the newest come first. */
   add(records) {
     for (const record of records) {
-      const key = `${record.cursor} ${record.kind} ${JSON.stringify(record.body).length}`;
+      const key = idOf(record);
       if (this.keys.has(key)) continue;
       this.keys.add(key);
       this.items.push(record);
-      this.changed = true;
     }
-    if (this.changed) this.items.sort((one, other) => other.cursor - one.cursor);
-    for (const gone of this.items.splice(MOST)) this.keys.delete(`${gone.cursor} ${gone.kind} ${JSON.stringify(gone.body).length}`);
+    this.items.sort((one, other) => other.cursor - one.cursor || other.place - one.place);
+    for (const gone of this.items.splice(MOST)) this.keys.delete(idOf(gone));
   }
 
   newest(kind, where = () => true) {

@@ -1,6 +1,6 @@
 // The served model: which snapshots there are, and a form that predicts with the one that is served.
 
-import { ask, get, ofRun } from "./api.js";
+import { ask, get, ofRun } from "./requests.js";
 import { act } from "./acts.js";
 import { byId, count, element, percent, seconds, setText } from "./format.js";
 

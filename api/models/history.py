@@ -75,6 +75,8 @@ class JournalRecordReading(Answer):
     """A record of the journal that is not about a step."""
 
     cursor: int
+    place: int
+    """Place among the records of its frame; with the cursor it identifies the record, as in the ids of events."""
     kind: str
     """command, alpha, set (who takes part), generation, checkpoint, fault, begun, stopped, ended and others."""
     at: float | None

@@ -55,7 +55,8 @@ async def list_records(
     """Newest first: commands, changes of α, who takes part and why, generations, checkpoints, faults; not steps."""
     found = await parts.store.runs.records(run, kind or (), first, last, limit)
     items = [
-        JournalRecordReading(cursor=each.cursor, kind=each.kind, at=each.at, body=_brief(each.body)) for each in found
+        JournalRecordReading(cursor=each.cursor, place=each.place, kind=each.kind, at=each.at, body=_brief(each.body))
+        for each in found
     ]
     return Listed(items=items, next=None)
 

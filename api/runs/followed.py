@@ -165,7 +165,7 @@ async def keep_reading(runs: FollowedRuns) -> None:
     memory: dict[str, dict[str, int]] = {}
     for turn in itertools.count():
         live = [run for name in runs.names if not (run := runs.get(name)).live.is_silent]
-        if turn % MEMORY_TURNS == 0:
+        if turn % MEMORY_TURNS == 0 or not all(run.place.name in memory for run in live):
             memory = {run.place.name: await asyncio.to_thread(_memory, run) for run in live}
         for run in live:
             assert run.live.status is not None

@@ -35,17 +35,18 @@ export const ofRun = (run, path = "") => `/v1/runs/${encodeURIComponent(run)}${p
 const KINDS = ["command", "alpha", "set", "generation", "checkpoint", "fault", "redecided", "stopped", "ended", "begun"];
 const LONGEST_PAUSE_MS = 5000;
 
-/** Follows the events of a run, and connects again whenever the connection breaks. */
+/** Follows the events of a run after a cursor, and connects again, where it was, whenever the connection breaks. */
 export class EventFeed {
-  constructor(run, { onStatus, onRecord, onOpen, onLost }) {
+  constructor(run, cursor, { onStatus, onRecord, onOpen, onLost }) {
     this.path = ofRun(run, "/events");
+    this.cursor = cursor;
     this.calls = { onStatus, onRecord, onOpen, onLost };
     this.pause = 500;
     this.connect();
   }
 
   connect() {
-    this.source = new EventSource(this.path);
+    this.source = new EventSource(`${this.path}?after=${this.cursor}`);
     this.source.onopen = () => {
       this.pause = 500;
       this.calls.onOpen();
@@ -60,7 +61,8 @@ export class EventFeed {
     for (const kind of KINDS) {
       this.source.addEventListener(kind, (event) => {
         const { cursor, at, ...body } = JSON.parse(event.data);
-        this.calls.onRecord({ cursor, at, kind, body });
+        this.cursor = Math.max(0, cursor - 1); // the rest of this record's frame may not have come yet
+        this.calls.onRecord({ cursor, place: Number(event.lastEventId.split(".")[1]), at, kind, body });
       });
     }
   }
