@@ -10,7 +10,7 @@ from api.parts import Parts
 from infra.web.answers import Answer, Body
 from infra.web.client import cookie_name, session
 from infra.web.errors import Unauthorized
-from infra.web.rules import OPEN, Acting, needs
+from infra.web.rules import OPEN, Acting, Actor, needs
 from infra.web.store.rows import StoredToken
 from infra.web.store.tokens import LINK_PREFIX, SESSION_PREFIX, SESSION_SECONDS
 
@@ -36,6 +36,7 @@ class SessionReading(Answer):
 async def sign_in(body: SignIn, request: Request, response: Response, parts: Parts) -> SessionReading:
     """Answers with a session cookie. A link can be used once; a token stays valid, and the cookie holds its secret."""
     token, secret = await _exchanged(parts, body.secret)
+    request.scope["actor"] = Actor(token.id, token.name)  # for the audit trail
     lasts_seconds = SESSION_SECONDS if token.expires_at is None else min(SESSION_SECONDS, token.expires_at - time())
     response.set_cookie(
         cookie_name(request.scope),

@@ -29,7 +29,7 @@ READ: Scope = "read"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REFUSED = 400
 """Answers with this status or a higher one are refusals."""
-NOT_AUDITED = ("/v1/samples", "/v1/predict")
+NOT_AUDITED = ("/v1/samples", "/v1/predict", "/v1/runs/{run}/served/predict")
 """Paths that are not audited when they succeed: events are recorded anyway, and predictions change nothing."""
 
 

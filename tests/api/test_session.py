@@ -95,3 +95,11 @@ def until_looked_up(api: Served, cookie: str, status: int) -> None:
 def test_who_is_signed_in_is_told(api: Served) -> None:
     told = api.get("/v1/session")
     assert (told.status, told.json["scopes"]) == (200, ["read", "control", "predict", "ingest"])
+
+
+def test_signing_in_is_on_record_with_the_name_of_the_session(api: Served) -> None:
+    begun = sign_in(api, new_link(api, "read"))
+    assert begun.status == 200
+    entries = api.get("/v1/audit?limit=20").json["items"]
+    newest = next(entry for entry in entries if entry["action"] == "POST /v1/session")
+    assert (newest["actor"], newest["status"], bool(newest["token"])) == ("dashboard", 200, True)
