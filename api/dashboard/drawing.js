@@ -9,7 +9,7 @@ import { showFields } from "./served.js";
 import { canControl, page, view } from "./state.js";
 import { actOnWorker, showAlpha } from "./steering.js";
 
-const MEMBERS_MS = 250;
+const MEMBERS_MS = 60;
 const STATES = { training: "good", waiting: "warn", paused: "warn", draining: "warn", replaying: "warn", starting: "warn", silent: "bad" };
 const MEMORY_HUES = ["s0", "s1", "s2", "s3", "s4", "s6", "s7", "s5"];
 const TRAFFIC_HUES = ["s0", "s6", "s1", "s3", "s5"];

@@ -3,7 +3,7 @@
 import { get, ofRun } from "./requests.js";
 import { isNumber } from "./format.js";
 
-const POINTS = 400;
+const POINTS = 250;
 const LATELY_SECONDS = 10;
 export const TRAFFIC = ["pulled rows", "pushed rows", "dense up", "dense down", "orders"];
 

@@ -14,6 +14,7 @@ const WORKERS_MS = 1000;
 const SNAPSHOTS_MS = 4000;
 const RUNS_MS = 10_000;
 const RUNS = "/v1/runs?limit=1000";
+const OVER = ["stopped", "ended", "silent"];
 
 // ── signing in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 async function begin() {
@@ -73,9 +74,10 @@ async function start(runs) {
 // ── which run, which window ────────────────────────────────────────────────────────────────────────────────────────
 async function listRuns(found = null) {
   const { items } = found ?? (await get(RUNS));
-  const live = items.filter((run) => !["stopped", "ended", "silent"].includes(run.state));
+  page.runs = items;
+  const live = items.filter((run) => !OVER.includes(run.state));
   const select = byId("run");
-  const options = items.map((run) => element("option", { value: run.name, "data-live": live.includes(run) }, live.includes(run) ? run.name : `${run.name} (${run.state})`));
+  const options = items.map((run) => element("option", { value: run.name }, live.includes(run) ? run.name : `${run.name} (${run.state})`));
   const text = options.map((option) => option.textContent).join("\n");
   if (select.dataset.text !== text) {
     select.dataset.text = text;
@@ -89,10 +91,11 @@ async function listRuns(found = null) {
   const names = items.map((run) => run.name);
   const wanted = names.includes(view.run) ? view.run : (live.at(-1) ?? items.at(-1)).name;
   select.value = wanted;
-  if (page.past?.run !== wanted) await followRun(wanted, live.some((run) => run.name === wanted));
+  if (page.past?.run !== wanted) await followRun(items.find((run) => run.name === wanted));
 }
 
-async function followRun(run, isLive) {
+/** Follows a run of the list. Its cursor is older than what is loaded next, so no record is missed in between. */
+async function followRun({ name: run, cursor, state }) {
   stopFollowing();
   view.choose(run);
   Object.assign(page, { past: new Past(run), records: new Records(), workers: [], status: null, details: null });
@@ -101,10 +104,8 @@ async function followRun(run, isLive) {
   guarded(async () => {
     page.shards = (await get(ofRun(run, "/settings"))).started_with.ps?.shards ?? 1;
   });
-  if (view.isLive && !isLive) view.follow(0); // there is nothing new to see, so all of it
-  await refreshRun();
-  const { cursor } = page.details; // what comes after it, while the window is loaded, is told by the events
-  await loadWindow();
+  if (view.isLive && OVER.includes(state)) view.follow(0); // there is nothing new to see, so all of it
+  await Promise.all([refreshRun(), loadWindow()]);
   page.feed = new EventFeed(run, cursor, {
     onStatus: (status) => {
       page.status = status;
@@ -224,7 +225,7 @@ function listen() {
     await ask("DELETE", "/v1/session").catch(() => null);
     location.reload();
   });
-  byId("run").addEventListener("change", (event) => guarded(() => followRun(event.target.value, "live" in event.target.selectedOptions[0].dataset)));
+  byId("run").addEventListener("change", (event) => guarded(() => followRun(page.runs.find((each) => each.name === event.target.value))));
   byId("windows").replaceChildren(...WINDOWS.map(([name, length]) => element("button", {
     type: "button", "data-seconds": length, onclick: () => {
       view.follow(length);

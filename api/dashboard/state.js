@@ -7,6 +7,7 @@ export const view = new View();
 
 export const page = {
   session: null,
+  runs: [], // all of them, as in the list
   details: null, // the run as the API describes it
   status: null, // its newest status
   workers: [], // as the dispatcher answers

@@ -90,7 +90,7 @@ class ReadingsAnswer(Answer):
     now: float
     """The time by the clock of the API, in seconds since 1970."""
     items: list[dict[str, Any]]
-    """Rates, quality, lag, freshness, traffic and times by worker, and memory by process, each at one moment."""
+    """Rates, quality, lag, freshness, traffic by worker and memory by process, each at one moment."""
 
 
 class ProcessReading(Answer):

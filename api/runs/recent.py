@@ -15,11 +15,12 @@ import psutil
 
 from api.store.rows import StoredReading
 from dispatch.progress.status import Status, WorkerStatus
-from dispatch.tally import PHASES
 
 LEVELS = ((1, 900), (10, 1080), (120, 21_600))
 """Seconds between two readings, and how many are kept: a quarter of an hour, three hours, thirty days."""
 STORED_LEVELS = (10, 120)
+CONTENTION = ("wait_share", "pressure", "cpu_slowdown", "gpu_others")
+"""Readings of the controller of alpha that are kept; all of them are in the records of its changes."""
 
 
 class WorkerMoment(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +33,6 @@ class WorkerMoment(msgspec.Struct, frozen=True, kw_only=True):
     hits: int
     bytes: dict[str, int]
     """Bytes over its link, by kind."""
-    phase_ms: dict[str, float]
-    """Mean time of its latest steps, by phase."""
 
 
 class RunReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +50,7 @@ class RunReading(msgspec.Struct, frozen=True, kw_only=True):
     auc: float | None
     alpha: float | None
     contention: dict[str, float]
-    """What alpha depends on, if it follows contention."""
+    """What alpha depends on, if it follows contention: the names that are known of ``CONTENTION``."""
     lag: int
     dead_letters: int
     freshness_p50: float | None
@@ -75,7 +74,7 @@ def reading_of(status: Status, memory: Mapping[str, int]) -> RunReading:
         logloss=status.recent_quality.logloss,
         auc=status.recent_quality.auc,
         alpha=status.alpha,
-        contention=status.alpha_readings,
+        contention={name: status.alpha_readings[name] for name in CONTENTION if name in status.alpha_readings},
         lag=status.events.lag,
         dead_letters=status.events.dead_letters,
         freshness_p50=status.served.freshness.p50_seconds,
@@ -101,7 +100,6 @@ def _moment(worker: WorkerStatus) -> WorkerMoment:
             "dense down": traffic.dense_down_bytes,
             "orders": traffic.order_bytes + traffic.report_bytes,
         },
-        phase_ms={phase: round(1000 * getattr(worker.seconds, phase), 3) for phase in PHASES},
     )
 
 

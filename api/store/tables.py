@@ -175,7 +175,7 @@ class EventRow(SqlTable):
 
 
 class ReadingRow(SqlTable):
-    """What a run's status showed at one moment: quality, lag, freshness, traffic and times by worker, memory."""
+    """What a run's status showed at one moment: quality, lag, freshness, traffic by worker, memory."""
 
     __tablename__ = "readings"
 
