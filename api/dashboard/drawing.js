@@ -163,9 +163,11 @@ export function showStatus() {
   const state = byId("state");
   state.className = `pill ${STATES[details.state] ?? ""}`;
   setText(state, details.state);
+  document.body.classList.toggle("over", ["stopped", "ended"].includes(details.state));
   showTroubles();
   if (!status) {
     setText(byId("facts"), "");
+    setText(byId("why"), `Nobody: the run is ${details.state}.`);
     return;
   }
   setText(byId("facts"), `${status.policy} · generation ${status.generation} · step ${count(status.step)} · ${seconds(status.seconds)}`);

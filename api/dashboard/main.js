@@ -160,7 +160,9 @@ async function guarded(work) {
 }
 
 async function refreshRun() {
-  page.details = await get(ofRun(page.past.run));
+  const details = await get(ofRun(page.past.run));
+  const listed = page.runs.find((run) => run.name === details.name); // it knows whether a silent run was stopped
+  page.details = details.state === "silent" && listed ? { ...details, state: listed.state } : details;
   if (page.details.status) page.status = page.details.status;
   showStatus();
 }

@@ -149,14 +149,14 @@ export function drawWorkers(workers, canControl, onAct) {
     return element("tr", { "data-worker": worker.name, "data-state": worker.state },
       element("th", { scope: "row" }, worker.name),
       element("td", {}, element("span", { class: `pill ${look}`, title: why }, word), worker.process && worker.process !== "ready" ? ` process ${worker.process}` : ""),
-      element("td", { class: "number" }, worker.gbit ? `${worker.gbit} Gbit/s` : "no limit"),
+      element("td", { class: "number wide" }, worker.gbit ? `${worker.gbit} Gbit/s` : "no limit"),
       element("td", { class: "number wide" }, worker.measured ? `${worker.measured.toPrecision(2)} Gbit/s` : "–"),
       element("td", { class: "number" }, percent(worker.share, 0)),
       element("td", { class: "number wide" }, percent(worker.hits, 0)),
       canControl ? actsOf(worker, onAct) : null);
   });
   table.replaceChildren(
-    element("thead", {}, element("tr", {}, ...head.map((name) => (name ? element("th", { scope: "col", class: `${head.indexOf(name) > 1 ? "number" : ""}${["measured", "hits"].includes(name) ? " wide" : ""}` }, name) : element("td"))))),
+    element("thead", {}, element("tr", {}, ...head.map((name) => (name ? element("th", { scope: "col", class: `${head.indexOf(name) > 1 ? "number" : ""}${["link", "measured", "hits"].includes(name) ? " wide" : ""}` }, name) : element("td"))))),
     element("tbody", {}, ...rows));
   if (focused) table.querySelector(`[data-act="${CSS.escape(focused)}"]`)?.focus();
 }
