@@ -5,7 +5,21 @@ from starlette.types import ASGIApp
 
 from api.parts import ApiParts
 from api.quick import QuickReads
-from api.routes import alpha, commands, events, health, history, runs, samples, settings, workers
+from api.routes import (
+    alpha,
+    commands,
+    dashboard,
+    events,
+    health,
+    history,
+    readings,
+    runs,
+    samples,
+    serving,
+    session,
+    settings,
+    workers,
+)
 from infra.web.app import create_web_app, guarded
 from infra.web.health import router as web_health
 
@@ -21,6 +35,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     history.router,
     events.router,
     samples.router,
+    readings.router,
+    serving.router,
+    session.router,
+    dashboard.router,
 )
 
 

@@ -20,5 +20,7 @@ class ApiJob:
     """URL of the database."""
     kafka_secrets: Mapping[str, SecretStr] = field(default_factory=dict)
     """Secret settings of Kafka, which runs do not store; needed to write events that arrive over HTTP."""
+    link_file: Path | None = None
+    """Where to write the secret of a sign-in link at the start, for the supervisor to show; None: nowhere."""
     folder: Path | None = None
     """Folder in which its address and its database are recorded; None: they are not recorded."""

@@ -10,15 +10,16 @@ import structlog
 from api.app import served_app
 from api.job import ApiJob
 from api.parts import ApiParts
-from api.runs.followed import FollowedRuns, keep_going
+from api.runs.followed import FollowedRuns, keep_going, keep_reading
 from api.runs.samples import SampleSinks
 from api.store.retention import Retention
 from api.store.store import SqlStore
-from infra.base.process import Stop
+from infra.base.process import Stop, write_whole
 from infra.base.telemetry import Meter
 from infra.web.errors import DatabaseAway
 from infra.web.parts import WebParts, opened_store, web_parts
 from infra.web.server import OpenPort, open_port, run_in_loop, serve
+from infra.web.store.tokens import LINK_SCOPES
 from infra.web.tokens import token_command
 
 PRUNE_SECONDS = 600.0
@@ -43,6 +44,8 @@ async def _run(job: ApiJob, port: OpenPort, stop: Stop, on_ready: Callable[[str]
             web_parts(port.config, store, token_command(job.folder), meter) as web,
             working(job, store, web) as parts,
         ):
+            if job.link_file is not None:
+                write_whole(job.link_file, await store.tokens.create_link(LINK_SCOPES), is_private=True)
             await serve(served_app(parts), port, stop, on_ready, parts.closing.set)
 
 
@@ -53,7 +56,13 @@ async def working(job: ApiJob, store: SqlStore, web: WebParts) -> AsyncIterator[
     samples = SampleSinks(job.kafka_secrets)
     parts = ApiParts(web, store, runs, samples)
     runs.find_runs()
-    work = (runs.keep_looking, samples.tidy, lambda: _prune(store), lambda: _measure(parts))
+    work = (
+        runs.keep_looking,
+        samples.tidy,
+        lambda: keep_reading(runs),
+        lambda: _prune(store),
+        lambda: _measure(parts),
+    )
     tasks = [asyncio.create_task(keep_going(each)) for each in work]
     try:
         yield parts

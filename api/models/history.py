@@ -71,6 +71,40 @@ class FaultReading(JournalReading):
     at: float | None
 
 
+class JournalRecordReading(Answer):
+    """A record of the journal that is not about a step."""
+
+    cursor: int
+    place: int
+    """Place among the records of its frame; with the cursor it identifies the record, as in the ids of events."""
+    kind: str
+    """command, alpha, set (who takes part), generation, checkpoint, fault, begun, stopped, ended and others."""
+    at: float | None
+    body: dict[str, Any]
+    """Its fields, without those that repeat other records."""
+
+
+class ReadingsAnswer(Answer):
+    """Readings of a run."""
+
+    now: float
+    """The time by the clock of the API, in seconds since 1970."""
+    items: list[dict[str, Any]]
+    """Rates, quality, lag, freshness, traffic by worker and memory by process, each at one moment."""
+
+
+class ProcessReading(Answer):
+    """One process, as its supervisor knows it."""
+
+    name: str
+    state: str
+    restarts: int
+    seconds: float
+    """Time since it was started or, if it does not run, since it ended."""
+    bytes: int | None
+    """Resident memory; null if it does not run."""
+
+
 class AuditReading(Answer):
     """A request that changed something, or was denied."""
 

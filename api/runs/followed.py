@@ -1,8 +1,10 @@
 """The runs that this process follows: each has a set of tasks, which start when the run is found."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
@@ -13,9 +15,11 @@ from api.runs.live import LiveStatus
 from api.runs.outbox import Outbox
 from api.runs.places import Place, find_runs
 from api.runs.projector import Projector
+from api.runs.recent import RecentReadings, reading_of, resident_bytes
 from api.store.store import SqlStore
+from dispatch.errors import CommandRefused, NoAnswer
 from infra.base.errors import FreshetError
-from infra.web.errors import NotAvailable, NotFound
+from infra.web.errors import DatabaseAway, NotAvailable, NotFound
 
 LOOK_SECONDS = 1.0
 """How often to look for new runs."""
@@ -26,6 +30,9 @@ AGAIN_SECONDS = 1.0
 EXPECTED_SECONDS = 60.0
 """How long a run that is being started may take to create its folder."""
 MOST_NAMED = 20
+READING_SECONDS = 1.0
+MEMORY_TURNS = 5
+"""Readings after which memory is measured again."""
 
 
 async def keep_going(work: Callable[[], Awaitable[None]]) -> None:
@@ -48,6 +55,7 @@ class FollowedRun:
     outbox: Outbox
     is_under_way: bool = False
     """Whether any process was working in its folder when it was last checked."""
+    recent: RecentReadings = field(default_factory=RecentReadings)
     cached_answer: tuple[object, tuple[bytes, str]] | None = None
     """The last answer about its status, with the ETag, preceded by the values from which it was made."""
 
@@ -72,7 +80,7 @@ class FollowedRuns:
 
     def __init__(self, root: Path, store: SqlStore) -> None:
         self.root = root
-        self._store = store
+        self.store = store
         self._context = zmq.asyncio.Context()
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[str, Sequence[asyncio.Task[None]]] = {}
@@ -93,6 +101,11 @@ class FollowedRuns:
         if monotonic() < self._expected_until.get(name, 0.0):
             raise NotAvailable(f"run {name!r} is being started and has no folder yet; expected one soon; try again")
         raise no_run(name, self.names)
+
+    async def restore(self, run: FollowedRun) -> None:
+        """Reads the readings of a run that the database has, once; raises DatabaseAway."""
+        if not run.recent.is_restored:
+            run.recent.restore(await self.store.runs.readings(run.place.name))
 
     def expect(self, name: str) -> None:
         """Notes that a run of this name is being started and will be found soon."""
@@ -138,12 +151,39 @@ class FollowedRuns:
             before.projector.end()
         self._expected_until.pop(place.name, None)
         live = LiveStatus(self._context, place)
-        projector = Projector(self._store, place)
-        outbox = Outbox(self._store, place, projector)
-        self._runs[place.name] = FollowedRun(place, live, projector, outbox)
+        projector = Projector(self.store, place)
+        outbox = Outbox(self.store, place, projector)
+        recent = RecentReadings() if before is None else before.recent
+        self._runs[place.name] = FollowedRun(place, live, projector, outbox, recent=recent)
         work = (live.receive, projector.keep_projecting, outbox.deliver)
         self._tasks[place.name] = [asyncio.create_task(keep_going(each)) for each in work]
         structlog.get_logger().info("following a run", run=place.name, folder=str(place.folder))
+
+
+async def keep_reading(runs: FollowedRuns) -> None:
+    """Adds a reading of every run that answers once a second, until it is cancelled; memory is measured more rarely."""
+    memory: dict[str, dict[str, int]] = {}
+    for turn in itertools.count():
+        live = [run for name in runs.names if not (run := runs.get(name)).live.is_silent]
+        if turn % MEMORY_TURNS == 0 or not all(run.place.name in memory for run in live):
+            memory = {run.place.name: await asyncio.to_thread(_memory, run) for run in live}
+        for run in live:
+            assert run.live.status is not None
+            stored = run.recent.add(reading_of(run.live.status, memory.get(run.place.name, {})))
+            with suppress(DatabaseAway):
+                await runs.restore(run)
+                if stored and run.projector.projected:  # before that, the database may not know the run
+                    await runs.store.runs.add_readings(run.place.name, stored)
+        await asyncio.sleep(READING_SECONDS)
+
+
+def _memory(run: FollowedRun) -> dict[str, int]:
+    """Memory by process, as far as the supervisor answers."""
+    try:
+        processes = run.outbox.processes()
+    except (CommandRefused, NoAnswer):
+        return {}
+    return resident_bytes({name: each.pid for name, each in processes.items() if each.pid})
 
 
 def no_run(name: str, names: Sequence[str]) -> NotFound:

@@ -1,5 +1,6 @@
 """Reads and writes of runs in the database."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import or_, select, update
@@ -15,9 +16,10 @@ from api.store.rows import (
     StoredEvent,
     StoredFault,
     StoredGeneration,
+    StoredReading,
     StoredRun,
 )
-from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow
+from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, ReadingRow, RunRow
 from dispatch.feed.page import FeedPage
 from infra.web.store.engine import Database
 from infra.web.store.paging import MOST_ROWS, Key, columns, read_page, to_row
@@ -116,6 +118,34 @@ class RunTables:
         ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
         async with self._database.reading() as connection:
             return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+
+    async def records(
+        self, run: str, kinds: Sequence[str], first: float | None, last: float | None, limit: int
+    ) -> tuple[StoredEvent, ...]:
+        """Events in a period of time, newest first; ``kinds``: of these alone, or of all if there are none."""
+        query = columns(StoredEvent, EventRow).where(EventRow.run == run)
+        if kinds:
+            query = query.where(EventRow.kind.in_(kinds))
+        if first is not None:
+            query = query.where(EventRow.at >= first)
+        if last is not None:
+            query = query.where(EventRow.at <= last)
+        ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
+        async with self._database.reading() as connection:
+            return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+
+    async def add_readings(self, run: str, readings: Sequence[StoredReading]) -> None:
+        """Stores readings; of those in one bucket, the first stays."""
+        rows = [vars(each) | {"run": run, "bucket": int(each.at // each.level)} for each in readings]
+        async with self._database.writing() as connection:
+            await enter(connection, ReadingRow, rows, replaces=False)
+
+    async def readings(self, run: str) -> tuple[StoredReading, ...]:
+        """All readings that are kept, oldest first."""
+        query = columns(StoredReading, ReadingRow).where(ReadingRow.run == run)
+        async with self._database.reading() as connection:
+            found = await connection.execute(query.order_by(ReadingRow.level, ReadingRow.bucket))
+            return tuple(to_row(StoredReading, row) for row in found)
 
     async def steps(
         self, run: str, first: int | None = None, last: int | None = None, points: int = 500

@@ -15,7 +15,16 @@ from sqlalchemy import Table, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.projection import NEW_RUN, enter
-from api.store.tables import AlphaChangeRow, CheckpointRow, EventRow, FaultRow, GenerationRow, RunRow, StepRow
+from api.store.tables import (
+    AlphaChangeRow,
+    CheckpointRow,
+    EventRow,
+    FaultRow,
+    GenerationRow,
+    ReadingRow,
+    RunRow,
+    StepRow,
+)
 from dispatch.feed.page import FeedPage, cursor_in
 from infra.web.store.engine import Database
 from infra.web.store.tables import SqlTable
@@ -27,7 +36,15 @@ LONGEST_NAME = 50
 """
 SHOWN_LETTERS = 8
 """Number of letters of the journal's identity in the new name."""
-MOVED: tuple[type[SqlTable], ...] = (GenerationRow, StepRow, AlphaChangeRow, CheckpointRow, FaultRow, EventRow)
+MOVED: tuple[type[SqlTable], ...] = (
+    GenerationRow,
+    StepRow,
+    AlphaChangeRow,
+    CheckpointRow,
+    FaultRow,
+    EventRow,
+    ReadingRow,
+)
 FRESH = NEW_RUN | {"begun_at": None, "ended_at": None}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Delete, delete, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from api.store.tables import FANOUT, CheckpointRow, EventRow, RunRow, StepRow
+from api.store.tables import FANOUT, CheckpointRow, EventRow, ReadingRow, RunRow, StepRow
 from infra.web.store.engine import Database
 from infra.web.store.tables import AuditRow
 
@@ -29,6 +29,8 @@ class Retention:
     """By level: the number of a run's newest steps whose rows are kept."""
     events: int | None = 100_000
     """Number of events of a run."""
+    readings: dict[int, int] = field(default_factory=lambda: {10: 1080, 120: 21_600})
+    """By level: the number of a run's newest readings, three hours and thirty days."""
     audit: int | None = 1_000_000
     """Number of audit entries with a token."""
     strangers: int | None = 100_000
@@ -47,6 +49,8 @@ async def prune(database: Database, retention: Retention) -> int:
             if kept is not None:
                 removed += await _prune_steps(database, run, level, kept)
         removed += await _prune_events(database, run, retention)
+        for level, kept in retention.readings.items():
+            removed += await _prune_readings(database, run, level, kept)
     return removed + await _prune_audit(database, retention)
 
 
@@ -91,6 +95,15 @@ async def _prune_events(database: Database, run: str, retention: Retention) -> i
     if retention.age_seconds is not None:
         removed += await _prune_where(database, run, EventRow.at < time.time() - retention.age_seconds)
     return removed
+
+
+async def _prune_readings(database: Database, run: str, level: int, kept: int) -> int:
+    here = (ReadingRow.run == run, ReadingRow.level == level)
+    async with database.reading() as connection:
+        newest = await connection.scalar(select(func.max(ReadingRow.bucket)).where(*here))
+    if newest is None:
+        return 0
+    return await _execute(database, delete(ReadingRow).where(*here, ReadingRow.bucket <= newest - kept))
 
 
 async def _prune_where(database: Database, run: str, is_old: Any) -> int:

@@ -126,6 +126,16 @@ class StoredFault:
 
 
 @dataclass(frozen=True)
+class StoredReading:
+    """What a run's status showed at one moment."""
+
+    level: int
+    at: float
+    body: str
+    """The reading as JSON."""
+
+
+@dataclass(frozen=True)
 class StoredEvent:
     """A record of the journal that is not about a step; or a gap, if records were trimmed before they were read."""
 

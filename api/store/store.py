@@ -2,7 +2,7 @@
 
 store = await SqlStore.open("sqlite:///runs/freshet.db")
 store.runs       see, cursor, projected, project, get, list, and the history: generations, alpha_changes,
-                 checkpoints, faults, events, steps
+                 checkpoints, faults, events, records, readings, steps
 store.commands   submit, pending, record_answer, get, list
 store.tokens, store.audit   the same as in every process (``infra/web/store/access.py``)
 """

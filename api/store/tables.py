@@ -174,6 +174,21 @@ class EventRow(SqlTable):
     """Time of the record; for a gap, when it was found; for a record without a time, that of the event before it."""
 
 
+class ReadingRow(SqlTable):
+    """What a run's status showed at one moment: quality, lag, freshness, traffic by worker, memory."""
+
+    __tablename__ = "readings"
+
+    run: Mapped[str] = of_run()
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Seconds between two readings: 10 or 120."""
+    bucket: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Time divided by level, rounded down."""
+    at: Mapped[float]
+    body: Mapped[str]
+    """The reading as JSON."""
+
+
 class CommandRow(SqlTable):
     """A command that is waiting, carried out or refused."""
 

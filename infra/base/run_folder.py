@@ -16,6 +16,18 @@ FEED_WORD = 3
 """of the dispatcher's endpoints, after the one that workers join"""
 
 
+def link_file(folder: Path) -> Path:
+    """Where a supervised API leaves the secret of a sign-in link for the person who started the run."""
+    return folder / ENDPOINTS / "api.link"
+
+
+def dashboard_link(address: str, secret: str) -> str:
+    """The address that signs in to the dashboard of an API. The secret is in the fragment, which is never sent."""
+    for anywhere in ("//0.0.0.0:", "//[::]:"):
+        address = address.replace(anywhere, "//127.0.0.1:")
+    return f"{address}/dashboard/#signin={secret}"
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run, or of an agent, and not one of several."""
     return (folder / STORED_SETTINGS).is_file()

@@ -88,8 +88,7 @@ def decide(
     """Measure how long decisions take, and their parts: key lookup, policy and plan. With --keys, synthetic clicks
     bring new keys in every step, and the median, the 99.9th percentile and the worst time of a step are reported.
 
-    Examples: freshet bench decide --workers 1,8 --batch 1024,4096,16384 --json decide.json
-    or freshet bench decide --keys 10000000 --batch 1024 --cache-rows 65536
+    Example: freshet bench decide --workers 1,8 --batch 1024,4096,16384 --json decide.json
     """
     from benchmarks.decide import decide_table, run_decide
     from benchmarks.growth import growth_table, run_growth

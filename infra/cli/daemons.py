@@ -288,6 +288,7 @@ def api(
     settings = given.load()
     from api.job import ApiJob
     from api.main import run_api
+    from infra.base.run_folder import link_file
     from infra.web.store.place import database_url, write_database
     from ingest.kafka.config import SECRETS
 
@@ -295,7 +296,14 @@ def api(
     if not given.named:  # it belongs to no run
         settings = settings.model_copy(update={"folder": where})
     secrets = {secret: value for secret in SECRETS if (value := getattr(settings.kafka, secret)) is not None}
-    job = ApiJob(settings.api, where, database_url(settings.api.database, where), secrets, settings.folder)
+    job = ApiJob(
+        config=settings.api,
+        runs=where,
+        database=database_url(settings.api.database, where),
+        kafka_secrets=secrets,
+        link_file=link_file(settings.folder) if is_supervised() else None,
+        folder=settings.folder,
+    )
     announce = begin(settings, name)
     write_database(settings.folder, name, job.database)
     run_api(job, stop, announce, Meter())

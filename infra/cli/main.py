@@ -211,6 +211,7 @@ app.add_typer(stream.topics, name="topics", rich_help_panel="Inspect and measure
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel="Inspect and measure")
 app.add_typer(checkpoints.app, name="cuts", hidden=True, callback=checkpoints.tell_new_name)
 app.add_typer(snapshots.app, name="snapshots", rich_help_panel="Inspect and measure")
+app.command(rich_help_panel="Control a run")(token.dashboard)
 app.add_typer(token.app, name="token", rich_help_panel="Control a run")
 for look in (commands.settings, commands.keys):
     app.command(rich_help_panel="Inspect and measure")(look)

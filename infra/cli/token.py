@@ -15,7 +15,7 @@ from rich.table import Table
 
 from infra.base.errors import ConfigError
 from infra.cli.options import RunOptions, SettingsOptions, grouped
-from infra.cli.steer.connection import API, listening
+from infra.cli.steer.connection import API, find_address, listening
 from infra.run.folder import RUNS
 
 if TYPE_CHECKING:
@@ -106,6 +106,27 @@ def revoke(
         _echo_json(_listed(found))
     else:
         typer.echo(f"token {found.id} for {found.name} is revoked")
+
+
+@grouped
+def dashboard(
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What the session may do; may be repeated.", show_default="all but ingest")
+    ] = None,
+    *,
+    given: RunOptions,
+) -> None:
+    """Print a link that signs in to the dashboard of the API, once, within 15 minutes.
+
+    Example: freshet dashboard --scope read
+    """
+    from infra.base.run_folder import dashboard_link
+    from infra.web.store.tokens import LINK_SCOPES
+
+    scopes: Any = scope or LINK_SCOPES  # checked by the store
+    address = find_address(given.folder or RUNS)
+    secret = _with_store(database_of(given), lambda store: store.tokens.create_link(scopes))
+    typer.echo(dashboard_link(address, secret))
 
 
 def parse_seconds(text: str) -> float:

@@ -21,6 +21,7 @@ from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
 from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.process import Stop
+from infra.base.run_folder import link_file
 from infra.base.wire import Curve, connect, load_curve
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
@@ -105,7 +106,7 @@ def run_cluster(
         display,
     ):
         leavers = EarlyLeavers(supervisor)
-        notices = Notices(supervisor, token_command(settings))
+        notices = Notices(supervisor, token_command(settings), link_file(settings.folder))
 
         def show() -> None:
             agent.serve()

@@ -2,7 +2,11 @@
 
 import ipaddress
 
+from starlette.requests import cookie_parser
 from starlette.types import Scope
+
+PAGE_HEADER = b"x-freshet-page"
+"""Header that our page sends with every change; a foreign page cannot, because browsers would ask us first."""
 
 
 def address(scope: Scope) -> str:
@@ -19,6 +23,22 @@ def bearer(scope: Scope) -> str | None:
     """Returns the secret of the token that a request carries; None if it carries none."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
+
+
+def cookie_name(scope: Scope) -> str:
+    """Returns the name of the session cookie. It has the port in it: a host's cookies are shared by all its ports."""
+    server = scope.get("server") or ("", 0)
+    return f"freshet-{server[1]}"
+
+
+def session(scope: Scope) -> str | None:
+    """Returns the secret in the session cookie of a browser; None if there is none."""
+    return cookie_parser(header(scope, b"cookie") or "").get(cookie_name(scope)) or None
+
+
+def secret_of(scope: Scope) -> str | None:
+    """Returns the secret that identifies the client: that of its header, otherwise that of its session cookie."""
+    return bearer(scope) or session(scope)
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from time import monotonic
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.web.client import address, bearer, header
+from infra.web.client import address, header, secret_of
 from infra.web.errors import Overloaded, TooLarge, TooMany, TooSlow
 from infra.web.problems import answer_of, send_problem
 
@@ -157,7 +157,7 @@ class RateLimit:
         await self._app(scope, receive, send)
 
     def _client(self, scope: Scope) -> str:
-        secret = bearer(scope)
+        secret = secret_of(scope)
         return (self._known(secret) if secret is not None else None) or address(scope)
 
     async def _refuse(self, wait_seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,7 +189,7 @@ class ConcurrencyLimit:
             return
         is_stream = scope["path"].endswith(self._stream_paths)
         everyone = (is_stream, "")
-        client = (is_stream, bearer(scope) or address(scope))
+        client = (is_stream, secret_of(scope) or address(scope))
         under_way = self._under_way
         if under_way[client] >= self._most - under_way[everyone]:
             reason = f"{under_way[everyone]} requests are being answered, {under_way[client]} of them this client's"

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from infra.web.rules import OPEN, OPEN_TO_ALL, SCOPE
 
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+DASHBOARD = "/dashboard/"
 STYLE = """
 :root { color-scheme: light dark }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 3rem auto; padding: 0 1rem }
@@ -25,13 +26,15 @@ th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.8rem 0.3rem 0;
 def add_pages(app: FastAPI) -> None:
     """Adds / and /docs, which are not themselves in the OpenAPI document."""
     hidden: dict[str, Any] = {"methods": ["GET"], "include_in_schema": False, **OPEN}
-    app.add_api_route("/", lambda: HTMLResponse(landing_page(app.openapi()), headers=HEADERS), **hidden)
+    has_dashboard = any(getattr(route, "path", "") == DASHBOARD for route in app.routes)
+    app.add_api_route("/", lambda: HTMLResponse(landing_page(app.openapi(), has_dashboard), headers=HEADERS), **hidden)
     app.add_api_route("/docs", lambda: HTMLResponse(reference_page(app.openapi()), headers=HEADERS), **hidden)
 
 
-def landing_page(document: dict[str, Any]) -> str:
+def landing_page(document: dict[str, Any], has_dashboard: bool = False) -> str:
     """Returns a page that says what this API is, how to get a token, and where to continue."""
     info = document["info"]
+    dashboard = f'<li><a href="{DASHBOARD}">The dashboard</a>: every run, live</li>\n' if has_dashboard else ""
     return page(
         info["title"],
         f"""<p>{escape(info["description"])} Version {escape(info["version"])}.</p>
@@ -40,7 +43,7 @@ def landing_page(document: dict[str, Any]) -> str:
 <p>Send it with every request:</p>
 <pre>curl -H "Authorization: Bearer TOKEN" ADDRESS/v1/…</pre>
 <ul>
-<li><a href="/docs">All operations</a>, and the scope that a token needs for each</li>
+{dashboard}<li><a href="/docs">All operations</a>, and the scope that a token needs for each</li>
 <li><code>/v1/openapi.json</code>: the same as OpenAPI, with schemas and examples; needs <code>read</code></li>
 <li><a href="/healthz">/healthz</a> and <a href="/readyz">/readyz</a>: whether this server works; need no token</li>
 </ul>""",

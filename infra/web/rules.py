@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from infra.web.auditing import AuditQueue
-from infra.web.client import address, bearer, is_loopback
+from infra.web.client import PAGE_HEADER, address, bearer, header, is_loopback, session
 from infra.web.errors import Forbidden, HttpError, Unauthorized
 from infra.web.measuring import MATCHED
 from infra.web.problems import send_problem
@@ -29,7 +29,7 @@ READ: Scope = "read"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REFUSED = 400
 """Answers with this status or a higher one are refusals."""
-NOT_AUDITED = ("/v1/samples", "/v1/predict")
+NOT_AUDITED = ("/v1/samples", "/v1/predict", "/v1/runs/{run}/served/predict")
 """Paths that are not audited when they succeed: events are recorded anyway, and predictions change nothing."""
 
 
@@ -128,10 +128,17 @@ class Guard:
             raise Forbidden(f"the token has the scopes {', '.join(token.scopes)}; expected {needed}; use another token")
 
     async def _checked(self, scope: AsgiScope) -> StoredToken:
-        secret = bearer(scope)
-        if secret is None:
+        if (secret := bearer(scope)) is not None:
+            return await self._tokens.check(secret)
+        if (secret := session(scope)) is None:
             raise Unauthorized("there is no token; expected the header 'Authorization: Bearer TOKEN'")
-        return await self._tokens.check(secret)
+        token = await self._tokens.check(secret)
+        if scope["method"] in WRITES and header(scope, PAGE_HEADER) is None:
+            raise Forbidden(
+                f"a change with a session cookie, but without the header {PAGE_HEADER.decode()}; expected both, as our "
+                "page sends them; use a token in other programs"
+            )
+        return token
 
     def _way_to_a_token(self, scope: AsgiScope, needed: str) -> str:
         """Returns how to get a token. Only clients on this machine are told the whole command, which names a folder."""

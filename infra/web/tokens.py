@@ -21,7 +21,7 @@ from time import monotonic, time
 
 from infra.web.errors import DatabaseAway, Unauthorized
 from infra.web.store.rows import StoredToken
-from infra.web.store.tokens import TokenTable, token_hash
+from infra.web.store.tokens import LINK_PREFIX, TokenTable, token_hash
 
 FRESH_SECONDS = 2.0
 """Time after which a token is looked up again."""
@@ -70,7 +70,8 @@ class TokenCache:
 
         Raises Unauthorized if the secret belongs to no valid token, and DatabaseAway if that cannot be checked now.
         """
-        token = await self._find(secret) if len(secret) <= LONGEST else None
+        is_usable = len(secret) <= LONGEST and not secret.startswith(LINK_PREFIX)  # a link only begins a session
+        token = await self._find(secret) if is_usable else None
         if token is None or not token.is_valid(time()):
             raise Unauthorized("the token is not valid here; expected one that is in the database of this server")
         return token

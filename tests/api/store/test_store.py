@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from api.store.history import choose
 from api.store.retention import Retention
-from api.store.rows import NewCommand
+from api.store.rows import NewCommand, StoredReading
 from api.store.store import SqlStore
 from api.store.tables import FANOUT, LEVELS, StepRow
 from dispatch.journal.records import Redecided
@@ -158,3 +158,16 @@ def test_the_plan_of_a_read_of_steps_uses_the_primary_key(tmp_path: object) -> N
         return str(plan)
 
     assert "USING PRIMARY KEY (run=? AND level=? AND bucket>? AND bucket<?)" in asyncio.run(run())
+
+
+def test_readings_are_kept_once_and_the_oldest_are_pruned(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.runs.see("run", "folder", {}, "topic")
+        readings = [StoredReading(10, 10.0 * number, "{}") for number in range(1, 21)]
+        await store.runs.add_readings("run", readings)
+        await store.runs.add_readings("run", [StoredReading(10, 205.0, "{}"), *readings])
+        assert await store.runs.readings("run") == tuple(readings)
+        assert await store.prune(Retention(readings={10: 5})) == 15
+        assert [each.at for each in await store.runs.readings("run")] == [160.0, 170.0, 180.0, 190.0, 200.0]
+
+    on(database, ask)

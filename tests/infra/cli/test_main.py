@@ -40,6 +40,7 @@ COMMANDS = [
         "chaos",
         "status",
         "audit",
+        "dashboard",
     ),
     *("runs list", "runs show", "runs create", "runs stop", "runs pause", "runs resume"),
     *("alpha get", "alpha set", "alpha auto"),

@@ -235,6 +235,21 @@ def test_an_api_that_fails_is_told_once_with_its_reason_and_where_it_listens_oth
         assert [line.endswith(told) for line in lines] == [True], lines
 
 
+def test_a_link_of_the_api_is_told_once_and_does_not_stay_in_the_folder(tmp_path: Path) -> None:
+    link, at = tmp_path / "api.link", tmp_path / "at"
+    link.write_text("fl_secret")
+    script = f"printf http://0.0.0.0:1 > {at}.part; mv {at}.part {at}; sleep 60"
+    spec = ProcessSpec("api", ["sh", "-c", script], endpoint_file=at, essential=False)
+    with Supervisor([spec, ProcessSpec("ps-0", ["sleep", "60"])], tmp_path / "logs") as supervisor:
+        notices, lines = Notices(supervisor, link_file=link), list[str]()
+        while supervisor.children["api"].state != "ready":
+            assert supervisor.poll()
+        for _ in range(2):
+            lines += notices.new()
+    assert [line.strip() for line in lines if "#signin" in line] == ["http://127.0.0.1:1/dashboard/#signin=fl_secret"]
+    assert not link.exists()
+
+
 def test_a_heavy_dense_part_is_told_before_anything_starts(tmp_path: Path) -> None:
     output = io.StringIO()
     settings = load_settings(None, ["rows.dim=1024"], folder=tmp_path)

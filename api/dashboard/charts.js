@@ -1,0 +1,171 @@
+// Charts over time, all with the same window, the same cursor and the same marks; drawn by uPlot.
+
+import { byId, clock, colour, element, isNumber, mixed, setText } from "./format.js";
+
+const SYNC = "window";
+const HEIGHT = 170;
+export const MARKED = { fault: "danger", command: "s3", alpha: "s1", generation: "s0" };
+
+export class Chart {
+  /**
+   * series: [{name, colour, value: (text of a number), scale?, fill?, stepped?}]
+   * options: {id, title, axis: (number) => text, axis2?, range?, range2?, stacked?, height?, onSelect}
+   */
+  constructor(options, series) {
+    this.options = options;
+    this.series = series;
+    this.place = byId(options.id);
+    this.legend = element("div", { class: "legend" });
+    this.plot = element("div", { class: "plot", role: "img" });
+    this.place.replaceChildren(this.legend, this.plot);
+    this.values = [];
+    this.times = [];
+    this.marks = [];
+    this.span = [0, 1];
+    this.watcher = new ResizeObserver(() => this.fit());
+    this.watcher.observe(this.plot);
+    this.build();
+  }
+
+  /** Makes the chart again, because the theme or the series have changed. */
+  build(series = this.series) {
+    this.series = series;
+    this.chart?.destroy();
+    this.chart = new uPlot(this.configuration(), this.drawn(), this.plot);
+    this.entries = series.map((each) => {
+      const swatch = element("span", { class: "swatch" });
+      swatch.style.background = colour(each.colour);
+      const value = element("b");
+      return { value, node: element("span", {}, swatch, `${each.name} `, value) };
+    });
+    this.legend.replaceChildren(...this.entries.map((entry) => entry.node));
+    this.explain(null);
+  }
+
+  update(times, values, span, marks) {
+    this.times = times;
+    this.values = values;
+    this.span = span;
+    this.marks = marks;
+    this.chart.setData(this.drawn(), false);
+    this.chart.setScale("x", { min: span[0], max: span[1] });
+    this.explain(this.chart.cursor.idx);
+  }
+
+  configuration() {
+    const { axis, axis2, range, range2, onSelect } = this.options;
+    const ink = colour("muted");
+    const grid = { stroke: colour("grid"), width: 1 };
+    const font = "11.5px system-ui, sans-serif";
+    const side = (scale, text, place) => ({
+      scale,
+      side: place,
+      stroke: ink,
+      font,
+      size: 58,
+      gap: 4,
+      space: 34,
+      grid: place === 3 ? grid : { show: false },
+      ticks: { show: false },
+      values: (_, found) => found.map((value) => (value === null ? "" : text(value))),
+    });
+    return {
+      width: Math.max(200, this.plot.clientWidth),
+      height: this.options.height ?? HEIGHT,
+      legend: { show: false },
+      padding: [8, axis2 ? 0 : 10, 0, 0],
+      cursor: { sync: { key: SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      scales: { x: { time: true, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
+      axes: [
+        { stroke: ink, font, grid, ticks: { show: false }, space: 54, size: 26, values: (_, found) => found.map((at) => this.hour(at, found[1] - found[0] < 60)) },
+        side("y", axis, 3),
+        ...(axis2 ? [side("y2", axis2, 1)] : []),
+      ],
+      series: [
+        {},
+        ...this.series.map((each) => ({
+          label: each.name,
+          scale: each.scale ?? "y",
+          stroke: colour(each.colour),
+          width: 1.6,
+          fill: each.fill ? mixed(each.colour, "card", each.fill) : undefined,
+          points: { show: false },
+          paths: each.stepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
+        })),
+      ],
+      hooks: {
+        draw: [(chart) => this.drawMarks(chart)],
+        setCursor: [(chart) => this.explain(chart.cursor.idx)],
+        setSelect: [
+          (chart) => {
+            const from = chart.posToVal(chart.select.left, "x");
+            const to = chart.posToVal(chart.select.left + chart.select.width, "x");
+            chart.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+            if (to - from > 1) onSelect(from, to);
+          },
+        ],
+      },
+    };
+  }
+
+  hour(at, hasSeconds) {
+    const date = new Date(1000 * at);
+    if (this.span[1] - this.span[0] > 172_800) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: hasSeconds ? "2-digit" : undefined });
+  }
+
+  /** What is drawn: with stacked series, sums from the last series up. */
+  drawn() {
+    if (!this.times.length) return [[], ...this.series.map(() => [])];
+    if (!this.options.stacked) return [this.times, ...this.values];
+    const sums = this.values.map((each) => [...each]);
+    for (let row = sums.length - 2; row >= 0; row -= 1) {
+      for (let at = 0; at < sums[row].length; at += 1) {
+        if (sums[row + 1][at] !== null && sums[row][at] !== null) sums[row][at] += sums[row + 1][at];
+      }
+    }
+    return [this.times, ...sums];
+  }
+
+  drawMarks(chart) {
+    const { ctx, bbox } = chart;
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio;
+    for (const mark of this.marks) {
+      if (mark.at < this.span[0] || mark.at > this.span[1] || !MARKED[mark.kind]) continue;
+      const left = Math.round(chart.valToPos(mark.at, "x", true));
+      ctx.strokeStyle = ctx.fillStyle = colour(MARKED[mark.kind]);
+      ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.globalAlpha = mark.kind === "fault" ? 0.9 : 0.55;
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.globalAlpha = 1;
+      ctx.beginPath();
+      ctx.arc(left, bbox.top, 3 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  /** Writes the values under the cursor, or else the newest, and the same in words for those who do not see. */
+  explain(index) {
+    const at = index ?? this.times.length - 1;
+    const words = [];
+    this.series.forEach((each, number) => {
+      const value = this.values[number]?.[at];
+      const text = isNumber(value) ? each.value(value) : "–";
+      setText(this.entries[number].value, text);
+      this.entries[number].node.hidden = this.series.length > 1 && this.values.length > 0 && this.values[number].every((found) => found === null);
+      words.push(`${each.name} ${text}`);
+    });
+    const when = index === null || index === undefined ? "now" : `at ${clock(this.times[at])}`;
+    this.plot.setAttribute("aria-label", `${this.options.title}, ${when}: ${words.join(", ")}`);
+  }
+
+  fit() {
+    const width = this.plot.clientWidth;
+    if (width > 0 && Math.abs(width - this.chart.width) > 1) this.chart.setSize({ width, height: this.chart.height });
+  }
+}

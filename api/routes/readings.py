@@ -1,0 +1,84 @@
+"""What a dashboard draws besides statuses: recent readings, records of the journal by time, and processes."""
+
+import asyncio
+from contextlib import suppress
+from time import time
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from api.models.history import JournalRecordReading, ProcessReading, ReadingsAnswer
+from api.parts import Parts
+from api.routes.common import Followed, Known
+from api.routes.events import shown_record
+from api.runs.recent import resident_bytes
+from dispatch.errors import CommandRefused, NoAnswer
+from infra.web.answers import Listed
+from infra.web.errors import DatabaseAway
+from infra.web.rules import needs
+
+LATEST = 1e11
+Moment = Annotated[float | None, Query(ge=0, le=LATEST, description="seconds since 1970")]
+Kinds = Annotated[list[str] | None, Query(max_length=20, description="of these kinds alone; may be repeated")]
+router = APIRouter(prefix="/v1/runs/{run}", tags=["history"])
+
+
+@router.get("/readings", summary="Recent readings, downsampled", response_model=ReadingsAnswer, **needs("read"))
+async def list_readings(
+    run: Followed,
+    parts: Parts,
+    first: Moment = None,
+    last: Moment = None,
+    points: Annotated[int, Query(ge=1, le=2000)] = 400,
+) -> Response:
+    """Oldest first, from after first to last: one a second of the latest quarter of an hour, fewer of what was before.
+
+    There are none of the time in which no API followed the run.
+    """
+    with suppress(DatabaseAway):
+        await parts.runs.restore(run)
+    found = run.recent.between(0.0 if first is None else first, LATEST if last is None else last, points)
+    body = msgspec.json.encode({"now": time(), "items": found})
+    return Response(body, media_type="application/json")
+
+
+@router.get("/journal", summary="Records of the journal, by time", **needs("read"))
+async def list_records(
+    run: Known,
+    parts: Parts,
+    kind: Kinds = None,
+    first: Moment = None,
+    last: Moment = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Listed[JournalRecordReading]:
+    """Newest first: commands, changes of α, who takes part and why, generations, checkpoints, faults; not steps."""
+    found = await parts.store.runs.records(run, kind or (), first, last, limit)
+    items = [
+        JournalRecordReading(cursor=each.cursor, place=each.place, kind=each.kind, at=each.at, body=_brief(each.body))
+        for each in found
+    ]
+    return Listed(items=items, next=None)
+
+
+@router.get("/processes", summary="Processes of a run, with their memory", **needs("read"))
+async def list_processes(run: Followed) -> Listed[ProcessReading]:
+    """As its supervisor describes them; none if it is not on this machine, or does not answer."""
+    try:
+        processes = await asyncio.to_thread(run.outbox.processes)
+    except (CommandRefused, NoAnswer):
+        processes = {}
+    memory = resident_bytes({name: each.pid for name, each in processes.items() if each.pid})
+    items = [
+        ProcessReading(
+            name=name, state=each.state, restarts=each.restarts, seconds=each.seconds, bytes=memory.get(name)
+        )
+        for name, each in processes.items()
+    ]
+    return Listed(items=items, next=None)
+
+
+def _brief(body: dict[str, Any]) -> dict[str, Any]:
+    """A record without the records that it repeats, and without positions."""
+    left_out = ("is", "begun", "generation", "settings", "positions", "start")
+    return {name: value for name, value in shown_record(body).items() if name not in left_out or value is None}
