@@ -62,7 +62,7 @@ export class Chart {
       side: place,
       stroke: ink,
       font,
-      size: 58,
+      size: 66,
       gap: 4,
       space: 34,
       grid: place === 3 ? grid : { show: false },

@@ -409,6 +409,7 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
     """
     for workers in (2, 1) if threads() > 1 else (2,):
         _warm_up(policy, seed, backend, chunks, workers)
+    Index(1).resolve(number_keys(np.arange(64, dtype=np.uint64).reshape(-1, 1)))  # its table doubles
 
 
 def _warm_up(policy: str, seed: int, backend: Backend, chunks: int, workers: int) -> None:

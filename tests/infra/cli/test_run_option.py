@@ -1,6 +1,7 @@
 """One way to name a run in all commands: --run with its name or its folder, or nothing where there is one."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -182,7 +183,10 @@ def test_what_needs_the_api_does_not_go_over_sockets(invoke: Invoke, tmp_path: P
     assert run.commands == []
 
 
-def test_the_stream_of_the_only_run_is_looked_at(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_stream_of_the_only_run_is_looked_at(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(os.environ, "FRESHET_STREAM__FIRST_BATCH")  # a setting of the stream means: not that of a run
     store_settings(load_settings(run="r", folder=tmp_path / "runs" / "r", stream={"folder": tmp_path / "own"}))
     assert f"in the embedded log {tmp_path / 'own'}" in invoke("dead-letters").stderr
     assert f"in the embedded log {tmp_path / 'own'}" in invoke("topics", "describe").stderr

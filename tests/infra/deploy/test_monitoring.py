@@ -2,16 +2,23 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+import typer
 import yaml
 
 from api.app import create_app
 from infra.base.metrics.catalogue import BY_NAME
+from infra.cli.main import app
 
 DEPLOY = Path(__file__).parents[3] / "infra" / "deploy"
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "freshet.json").read_text())
+(GROUP,) = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+ALERTS: list[dict[str, Any]] = GROUP["rules"]
 METRIC = re.compile(r"\bfreshet_[a-z_]+")
 LABELS_OF_TARGETS = {"run", "process", "instance", "job"}
 
@@ -54,6 +61,51 @@ def test_the_board_has_what_grafana_needs() -> None:
         assert panel["gridPos"].keys() == {"h", "w", "x", "y"}
         assert panel["targets"]
         assert all(part["datasource"]["uid"] == "${datasource}" for part in (panel, *panel["targets"]))
+
+
+def test_every_metric_and_label_of_the_alerts_exists() -> None:
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) > 10
+    for rule in ALERTS:
+        named = METRIC.findall(rule["expr"])
+        assert {described(name) for name in named} <= BY_NAME.keys(), rule
+        known = {label for name in named for label in BY_NAME[described(name)].labels}
+        told = " ".join(rule["annotations"].values())
+        used = {*re.findall(r"\$labels\.(\w+)", told), *re.findall(r"[{,]\s*(\w+)\s*=", rule["expr"])}
+        used |= {each for by in re.findall(r"by \(([^)]*)\)", rule["expr"]) for each in by.split(", ")} - {"le"}
+        assert used <= known | LABELS_OF_TARGETS, rule
+        assert {described(name) for name in METRIC.findall(told)} <= BY_NAME.keys(), rule
+
+
+def test_alerts_name_commands_that_exist() -> None:
+    named = {
+        command
+        for rule in ALERTS
+        for command in re.findall(r"'freshet ([a-z -]+)'", rule["annotations"]["description"])
+    }
+    assert {"status", "plan", "snapshots list", "dead-letters"} <= named
+    for command in named:
+        there: Any = typer.main.get_command(app)
+        for word in command.split():
+            there = there.commands[word]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (the package prometheus)")
+def test_prometheus_accepts_its_files() -> None:
+    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+        checked = subprocess.run(
+            ["promtool", "check", kind, *(["--syntax-only"] if kind == "config" else []), DEPLOY / "prometheus" / name],
+            capture_output=True,
+            text=True,
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_prometheus_loads_the_alerts_in_both_places() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    contained = yaml.safe_load(compose["configs"]["prometheus"]["content"])
+    alone = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert contained["rule_files"] == alone["rule_files"] == ["alerts.yml"]
+    assert (DEPLOY / compose["configs"]["alerts"]["file"]).is_file()
 
 
 def test_prometheus_finds_the_processes_where_the_api_tells_them_and_brings_a_token() -> None:
