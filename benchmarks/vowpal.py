@@ -27,9 +27,16 @@ OPTIONS: Mapping[str, str] = {"avazu": "-q cc -l 0.1 --power_t 0.4"}
 USUAL = "-l 0.3 --power_t 0.4"
 
 
-def run_vowpal(file: Path, dataset: str, options: str | None, stop: Stop) -> QualityResult:
-    """Trains Vowpal Wabbit once on the file; options: None for those that are best on the data set."""
-    chosen = OPTIONS.get(dataset, USUAL) if options is None else options
+def check_vowpal(dataset: str, options: str | None) -> None:
+    """Raises an error, before anything is trained, if Vowpal Wabbit is missing or does not take the options."""
+    _open(_chosen(dataset, options)).finish()
+
+
+def run_vowpal(file: Path, dataset: str, options: str | None, last: int, stop: Stop) -> QualityResult:
+    """Trains Vowpal Wabbit once on the file; options: None for those that are best on the data set. last: how many
+    samples count as the second half, which begins with a batch of the run that it is compared with.
+    """
+    chosen = _chosen(dataset, options)
     workspace = _open(chosen)
     schema = without_crosses(load_schema(dataset))
     parts = list(read_samples(dataset, file, schema))
@@ -42,7 +49,7 @@ def run_vowpal(file: Path, dataset: str, options: str | None, stop: Stop) -> Qua
         if stop.requested:
             break
         logits_B = np.fromiter((_learn(workspace, line) for line in lines_of(part)), np.float32, len(part))
-        half = min(max(samples // 2 - seen, 0), len(part))
+        half = min(max(samples - last - seen, 0), len(part))
         whole.add(logits_B, part.labels_B)
         second_half.add(logits_B[half:], part.labels_B[half:])
         seen += len(part)
@@ -71,6 +78,10 @@ def lines_of(samples: Samples) -> Iterator[str]:
         names = " ".join(f"{key:x}" for key in keys)
         numbers = " ".join(f"{place}:{value:.6g}" for place, value in enumerate(floats) if value)
         yield f"{1 if label else -1} |c {names} |i {numbers}"
+
+
+def _chosen(dataset: str, options: str | None) -> str:
+    return OPTIONS.get(dataset, USUAL) if options is None else options
 
 
 def _open(options: str) -> Any:

@@ -333,21 +333,18 @@ def quality(
     """
     stop = stop_on_signals()
     from benchmarks.quality import run_quality
+    from benchmarks.vowpal import check_vowpal, run_vowpal
     from infra.run.display import Display
 
+    _existing(file)
+    if against:
+        check_vowpal(form, vw_options)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         display = Display(Console(stderr=True))
-        chosen = list(overrides or ())
-        others = [_against_vowpal(_existing(file), form, vw_options, stop)] if against else []
-        result = run_quality(Path(folder), _existing(file), form, batch, workers, chosen, stop, display)  # type: ignore[arg-type]
-        report([*others, result], output)
-
-
-def _against_vowpal(file: Path | None, form: str, options: str | None, stop: Any) -> Any:
-    from benchmarks.vowpal import run_vowpal
-
-    assert file is not None, "an existing file was checked"
-    return run_vowpal(file, form, options, stop)
+        result = run_quality(Path(folder), file, form, batch, workers, list(overrides or ()), stop, display)
+    last = result.second_half.samples
+    others = [run_vowpal(file, form, vw_options, last, stop)] if against and not stop.requested else []
+    report([*others, result], output)
 
 
 @app.command()
