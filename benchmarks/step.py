@@ -2,7 +2,7 @@
 
 The pipeline is real processes: dispatcher, one PS shard, one worker, links not shaped. The plain loop is one process
 with every row in one table on the same device, and is given row numbers instead of keys. Both run in turn, twice; the
-ratio is of medians.
+ratio is of medians. On a GPU the limit is measured too: the same loop with each step captured as one graph.
 """
 
 import time
@@ -13,13 +13,16 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.captured import CapturedLoop, KnownBatch
 from benchmarks.clicks import made_up_samples, read_samples, write_topic
 from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Summary
 from infra.base.distinct import number_keys
 from infra.base.process import Stop
+from infra.plan.compute import reference_of
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
 from infra.run.settings import Settings, load_settings
@@ -28,7 +31,6 @@ from ingest.batches.loader import Loader
 from ingest.log.embedded import LogReader
 from ingest.samples import Samples
 from trainer.config import TrainerConfig
-from trainer.reference import Reference
 from trainer.worker import choose_device
 
 WARM_STEPS = 20
@@ -45,6 +47,8 @@ class StepResult:
     device: Device
     threads: int
     plain_ms: float
+    limit_ms: float | None
+    """The plain loop with each step captured as one graph; None without a GPU."""
     pipeline_ms: float
     ratio: float
     decide_ms: float
@@ -72,6 +76,7 @@ def run_step(
     plain.append(_time_plain(settings, samples))
     pipeline.append(_time_pipeline(_settings(folder / "second", dataset, batch, folder / "log", device), samples))
     plain_ms = min(plain)
+    limit_ms = _time_captured(settings, samples) if device == "cuda" else None
     pipeline_ms = min(run.status.step_ms for run in pipeline)
     fastest = min(pipeline, key=lambda run: run.status.step_ms).status
     return StepResult(
@@ -81,6 +86,7 @@ def run_step(
         device=device,
         threads=torch.get_num_threads(),
         plain_ms=plain_ms,
+        limit_ms=limit_ms,
         pipeline_ms=pipeline_ms,
         ratio=pipeline_ms / plain_ms,
         decide_ms=fastest.decisions.mean_ms,
@@ -110,17 +116,8 @@ def _time_pipeline(settings: Settings, samples: int) -> Summary:
 
 def _time_plain(settings: Settings, samples: int) -> float:
     """Median milliseconds of a step, without the first ones."""
-    schema = settings.event_schema
     device = torch.device(settings.trainer.device)
-    reference = Reference(
-        rows=settings.scaled_rows,
-        model=settings.model,
-        fields=schema.singles,
-        dense=schema.dense,
-        seed=settings.seed,
-        device=device,
-        crosses=len(schema.crosses),
-    )
+    reference = reference_of(settings, device)
     index = Index()
     times = []
     for batch in _batches(settings, samples):
@@ -133,6 +130,28 @@ def _time_plain(settings: Settings, samples: int) -> float:
         reference.train(rows_BF.to(device), dense_BN.to(device), labels_B.to(device))
         if device.type == "cuda":
             torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return 1000 * median(times[WARM_STEPS:])
+
+
+def _time_captured(settings: Settings, samples: int) -> float:
+    """The same with every step captured as one graph."""
+    index = Index()
+    keys: list[NDArray[np.uint64]] = []
+    batches = []
+    for batch in _batches(settings, samples):
+        if len(batch) < settings.stream.batch:
+            continue
+        rows = index.resolve(number_keys(batch.keys_BF))
+        keys.append(np.ascontiguousarray(rows.new_keys))
+        arrays = rows.rows_U, rows.local_BF, batch.dense_BN, batch.labels_B
+        batches.append(KnownBatch(*(torch.from_numpy(array.copy()) for array in arrays)))
+    largest = max(batches, key=lambda known: len(known.rows_U))
+    loop = CapturedLoop(settings, np.concatenate(keys), largest, torch.device(settings.trainer.device))
+    times = []
+    for known in batches:
+        began = time.perf_counter()
+        loop.train(known)
         times.append(time.perf_counter() - began)
     return 1000 * median(times[WARM_STEPS:])
 

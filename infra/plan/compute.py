@@ -79,24 +79,28 @@ def _timed_rounds(loop: "_Loop", batches: Sequence[Samples], sizes: Sequence[int
             return
 
 
+def reference_of(settings: Settings, device: torch.device) -> Reference:
+    """The plain training loop of a run's model, on a device."""
+    schema = settings.event_schema
+    return Reference(
+        rows=settings.scaled_rows,
+        model=settings.model,
+        fields=schema.singles,
+        dense=schema.dense,
+        seed=settings.seed,
+        device=device,
+        crosses=len(schema.crosses),
+    )
+
+
 class _Loop:
     """The plain training loop, timed."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
-        schema = settings.event_schema
-        rows = settings.scaled_rows
-        self._reference = Reference(
-            rows=rows,
-            model=settings.model,
-            fields=schema.singles,
-            dense=schema.dense,
-            seed=settings.seed,
-            device=device,
-            crosses=len(schema.crosses),
-        )
+        self._reference = reference_of(settings, device)
         self._index = Index()
         self._device = device
-        self._dtype = float_type(rows)
+        self._dtype = float_type(settings.scaled_rows)
 
     def time(self, part: Samples) -> float:
         """Seconds of one step on these samples, without creating rows that are seen for the first time."""
