@@ -17,7 +17,7 @@ PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
 BIN := .venv/bin
-PACKAGES := ingest dispatch trainer ps api serving infra benchmarks
+PACKAGES := freshet ingest dispatch trainer ps api serving infra benchmarks
 STAMP := .venv/.freshet-setup
 
 .DEFAULT_GOAL := help

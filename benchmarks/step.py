@@ -22,9 +22,9 @@ from dispatch.placement.rows.index import Index
 from dispatch.progress.status import Summary
 from infra.base.distinct import number_keys
 from infra.base.process import Stop
-from infra.plan.compute import reference_of
 from infra.run.cluster import Extras, run_cluster
 from infra.run.display import Display
+from infra.run.plain_loop import reference_of
 from infra.run.settings import Settings, load_settings
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader

@@ -14,9 +14,9 @@ import torch
 from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
 from infra.run.figures import count
+from infra.run.plain_loop import reference_of
 from infra.run.settings import Settings, threads_of
 from ingest.samples import Samples
-from trainer.reference import Reference
 from trainer.rows import float_type
 from trainer.worker import choose_device
 
@@ -77,20 +77,6 @@ def _timed_rounds(loop: "_Loop", batches: Sequence[Samples], sizes: Sequence[int
         yield [loop.time(batch.slice(0, size)) for size in sizes]
         if number >= LEAST_ROUNDS and time.perf_counter() - began > MEASURED_SECONDS:
             return
-
-
-def reference_of(settings: Settings, device: torch.device) -> Reference:
-    """The plain training loop of a run's model, on a device."""
-    schema = settings.event_schema
-    return Reference(
-        rows=settings.scaled_rows,
-        model=settings.model,
-        fields=schema.singles,
-        dense=schema.dense,
-        seed=settings.seed,
-        device=device,
-        crosses=len(schema.crosses),
-    )
 
 
 class _Loop:

@@ -10,7 +10,7 @@ from benchmarks.captured import CapturedLoop, KnownBatch
 from benchmarks.clicks import made_up_samples
 from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
-from infra.plan.compute import reference_of
+from infra.run.plain_loop import reference_of
 from infra.run.settings import load_settings
 from ingest.samples import Samples
 
