@@ -21,6 +21,8 @@ Faults = dict[int, str]
 
 MAX_TIME = 253402300800.0
 """Unix seconds of the year 10000."""
+MOST_WEIGHT = 1e6
+"""Largest weight of a sample."""
 NUMBER = re.compile(r"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,9})?", re.ASCII)
 """A number given as text."""
 SAFE_TO_MERGE = {str, int, type(None)}
@@ -64,6 +66,19 @@ def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np
             faults.setdefault(row, f"not finite: field {name!r} is {column[row]}")
             numbers_B[row] = np.nan
     return numbers_B
+
+
+def read_weights(name: str, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float32]:
+    """Weights of samples; 1 if there is no number."""
+    weights_B = np.where(np.isnan(numbers_B), 1.0, numbers_B)
+    for row in np.flatnonzero((weights_B < 0) | (weights_B > MOST_WEIGHT)):
+        faults.setdefault(int(row), weight_fault(name, float(weights_B[row])))
+    return weights_B.astype(np.float32)
+
+
+def weight_fault(name: str, value: float) -> str:
+    kind = "not finite" if not math.isfinite(value) else "negative" if value < 0 else "oversized"
+    return f"{kind}: weight {name!r} is {value:g}, expected 0 to {MOST_WEIGHT:g}"
 
 
 def parse_texts(name: str, column: Sequence[Any], faults: Faults) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from ingest.columns import (
     read_labels,
     read_numbers,
     read_times,
+    read_weights,
 )
 from ingest.crosses import add_crosses
 from ingest.keys import Raw, absent_key, key_of, log_squares
@@ -50,6 +51,7 @@ class Converter:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.numeric = {d.field for d in schema.dense_fields} | {t.field for t in schema.tables if t.bucket != "none"}
+        self.numeric |= {schema.weight} - {""}
         """Fields that must be numbers."""
         self.lists = {t.field: t.values for t in schema.tables if t.values > 1}
         """Fields that may be lists, with their most values."""
@@ -61,9 +63,9 @@ class Converter:
         self, times: Sequence[float], labels: Sequence[int], columns: Sequence[Sequence[Value]]
     ) -> tuple[Samples, Faults]:
         """Samples of all rows (rows with faults hold nonsense) and the faults; expects a column for each of
-        schema.sources.
+        schema.inputs.
         """
-        column = dict(zip(self.schema.sources, columns, strict=True))
+        column = dict(zip(self.schema.inputs, columns, strict=True))
         faults: Faults = {}
         times_B = read_times(times, faults)
         labels_B = read_labels(labels, faults)
@@ -78,15 +80,17 @@ class Converter:
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
             dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
-        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B)
+        name = self.schema.weight
+        weights_B = read_weights(name, numbers[name], faults) if name else None
+        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B, weights_B)
         missing_faults(samples, self.schema, faults)
         return samples, faults
 
     def convert_events(self, events: Sequence[Event]) -> tuple[Samples, Faults]:
         """Samples of events in memory; a field of a wrong type is a fault like any other."""
-        columns = [[event.fields.get(name) for event in events] for name in self.schema.sources]
+        columns = [[event.fields.get(name) for event in events] for name in self.schema.inputs]
         faults: Faults = {}
-        for name, column in zip(self.schema.sources, columns, strict=True):
+        for name, column in zip(self.schema.inputs, columns, strict=True):
             self._check_types(name, column, faults)
         samples, more = self.convert([e.event_time for e in events], [e.label for e in events], columns)
         return samples, {**more, **faults}

@@ -90,6 +90,10 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     partition_by: str | None = None
     """Events with equal values of this field keep their order; None spreads events evenly."""
     limits: Limits = Limits()
+    weight: str = ""
+    """Field of the event whose number weighs the sample in the loss and in metrics; a sample without it weighs 1.
+    Empty: all weigh 1.
+    """
     crosses: tuple[tuple[str, ...], ...] = ()
     """Pairs and triples of tables: each combination of their values has a key of its own, with a wide weight that the
     model uses.
@@ -127,6 +131,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return tuple(dict.fromkeys(use.field for use in self._uses))
 
     @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The same with the field of weights."""
+        return tuple(dict.fromkeys((*self.sources, self.weight))) if self.weight else self.sources
+
+    @cached_property
     def required(self) -> tuple[str, ...]:
         """The fields that no event may lack."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
@@ -158,7 +167,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """The same without crosses, which packed records do not contain."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
+        weight = [self.weight] if self.weight else []
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *weight]))
 
 
 def without_crosses(schema: Schema) -> Schema:
@@ -241,6 +251,8 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
     for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
+    if schema.weight and schema.weight in {t.field for t in schema.tables if t.bucket == "none"}:
+        faults.append((f"field {schema.weight!r} is a weight and has keys of a table", "one meaning a field"))
     for name in sorted(_coerced(schema, True) & _coerced(schema, False)):
         faults.append((f"field {name!r} has coerce for one use and not for another", "one meaning a field"))
     return faults

@@ -149,7 +149,7 @@ class Survey:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._decoder = Decoder(schema)
-        self._columns = {name: Column() for name in schema.sources}
+        self._columns = {name: Column() for name in schema.inputs}
         self._unknown: dict[str, Column] = {}
         self._reasons: Counter[str] = Counter()
         self._rejects: dict[str, str] = {}
@@ -225,3 +225,6 @@ class Survey:
             keys = samples.keys_BF[chosen_B, key : key + widths[name]] if key >= 0 else None
             floats = samples.dense_BN[chosen_B, dense.index(name)] if name in dense else None
             self._columns[name].add_packed(keys, int(witnesses.absent_S[place]), floats, int(chosen_B.sum()))
+        if samples.weights_B is not None:
+            count = int(is_packed_B.sum())
+            self._columns[self._schema.weight].add_packed(None, 0, samples.weights_B[is_packed_B], count)

@@ -44,6 +44,8 @@ class MicroBatch(NamedTuple):
     labels_b: Tensor
     batch: int
     """Samples of all workers."""
+    weights_b: Tensor | None = None
+    """How much each sample counts; None: 1."""
 
 
 class Pass:
@@ -61,7 +63,8 @@ class Pass:
 
     def backward(self) -> Tensor:
         """Gradients of the rows, [U, W]; those of the dense weights are added in their place."""
-        torch.autograd.backward(mean_loss(self.logits_b, self._micro.labels_b, self._micro.batch))
+        micro = self._micro
+        torch.autograd.backward(mean_loss(self.logits_b, micro.labels_b, micro.batch, micro.weights_b))
         assert self._embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
         if self._wide_U1 is None:
             return self._embeddings_UD.grad
@@ -86,9 +89,13 @@ def fetch(logits_b: Tensor) -> Callable[[], NDArray[np.float32]]:
     return wait
 
 
-def mean_loss(logits_b: Tensor, labels_b: Tensor, batch: int) -> Tensor:
-    """The loss summed over a micro-batch and divided by the size of the whole batch."""
-    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
+def mean_loss(logits_b: Tensor, labels_b: Tensor, batch: int, weights_b: Tensor | None = None) -> Tensor:
+    """The loss times the weights, summed over a micro-batch and divided by the size of the whole batch.
+
+    It is divided by the number of samples, not by the sum of their weights: a sample of weight 2 moves the model as two
+    equal samples do, whatever the others of its batch weigh.
+    """
+    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, weights_b, reduction="sum")
     return summed / batch
 
 
@@ -104,6 +111,7 @@ class Graph:
         self._values_bFW = like.values_UW.new_zeros(*like.positions_bF.shape, like.values_UW.shape[1]).requires_grad_()
         self._dense_bN = torch.zeros_like(like.dense_bN)
         self._labels_b = torch.zeros_like(like.labels_b)
+        self._weights_b = None if like.weights_b is None else torch.zeros_like(like.weights_b)
         self._logits_b = self._labels_b
         self._graph = torch.cuda.CUDAGraph()
         self._capture()
@@ -129,7 +137,7 @@ class Graph:
         wide_bF = self._values_bFW[:, :, self._dim].contiguous() if has_wide else None
         logits_b = self._model(embeddings_bED, wide_bF, self._dense_bN)
         self._logits_b = logits_b.detach()
-        torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch))
+        torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch, self._weights_b))
 
     def run(self, micro: MicroBatch) -> "GraphPass":
         """Starts forward and backward of a micro-batch; they are one."""
@@ -137,6 +145,8 @@ class Graph:
         torch.index_select(micro.values_UW, 0, micro.positions_bF.view(-1), out=flat)
         self._dense_bN.copy_(micro.dense_bN)
         self._labels_b.copy_(micro.labels_b)
+        if self._weights_b is not None and micro.weights_b is not None:
+            self._weights_b.copy_(micro.weights_b)
         self._graph.replay()
         assert self._values_bFW.grad is not None, "the rows took no part in the forward pass"
         return GraphPass(self._logits_b, self._values_bFW.grad, micro)

@@ -120,10 +120,12 @@ class Reference:
         labels_B: NDArray[np.float32],
         step: int = 0,
         admit: Callable[[int], int] | None = None,
+        weights_B: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``.
 
-        admit: says how many of so many new rows get chunks, the first ones; None: all.
+        admit: says how many of so many new rows get chunks, the first ones; None: all. weights_B: how much each sample
+        counts; None: 1.
         """
         rows_BF, new_keys, new_rows = self.numbering.number(keys_BF, step)
         self._put(new_rows, new_keys)
@@ -131,14 +133,17 @@ class Reference:
             bare_J = np.zeros((len(new_rows) - (chunked := admit(len(new_rows))), self._config.chunks), np.bool_)
             self._reshape(new_rows[chunked:], bare_J, new_keys[chunked:])
         tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
-        return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype))
+        weighed_B = None if weights_B is None else torch.from_numpy(weights_B).to(self._device, self._dtype)
+        return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype), weighed_B)
 
-    def train(self, rows_BF: Tensor, dense_BN: Tensor, labels_B: Tensor) -> NDArray[np.float32]:
+    def train(
+        self, rows_BF: Tensor, dense_BN: Tensor, labels_B: Tensor, weights_B: Tensor | None = None
+    ) -> NDArray[np.float32]:
         """The same for row numbers that are known already."""
         rows_U, positions_BF = torch.unique(rows_BF, return_inverse=True)
         values_UW = self._values_RW.index_select(0, rows_U).requires_grad_()
         logits_B = self._forward(values_UW, positions_BF, dense_BN)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B)
+        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B)
         self._dense.zero_grad()
         torch.autograd.backward(loss)
         self._dense.step()

@@ -7,8 +7,8 @@ For every order, in this order:
                as it answers; if the next order is known, 1 and 2 of it then begin for rows that do not depend on this
                step (trainer/transfers.py)
   3. forward   logits of the micro-batch with the current weights: the prequential predictions
-  4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch; for rows, by that of
-               a full batch (trainer/rows.py)
+  4. backward  of the loss times the weights of samples, summed over the micro-batch and divided by the size of the
+               whole batch; for rows, by that of a full batch (trainer/rows.py)
   5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 runs) and
                the dense weights change; alone: the dense weights change; otherwise the gradient is sent to the shards
   6. rows      used by this worker alone: the optimizer is applied in the cache; shared rows: the slot's value, which
@@ -309,6 +309,7 @@ class Worker:
             dense_bN=dense_bN,
             labels_b=self.cache.tensor(work.labels).to(self._dtype),
             batch=order.batch,
+            weights_b=self.cache.tensor(work.weights).to(self._dtype, copy=True) if work.weights.size else None,
         )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:

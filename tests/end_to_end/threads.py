@@ -416,9 +416,14 @@ def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
         reference = new_reference(plan)
         for samples in batches(plan, manifests):
             if len(samples):
-                reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B)
+                score(reference, samples)
         _references[key] = reference
     return _references[key]
+
+
+def score(reference: Reference, samples: Samples) -> NDArray[np.float32]:
+    """One process trains a batch; returns its predictions before that."""
+    return reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B, weights_B=samples.weights_B)
 
 
 def model_key(plan: Plan, manifests: list[Manifest]) -> tuple[Any, ...]:

@@ -1,0 +1,90 @@
+"""Events as people have them: any workers equal one process, crashes cost no bit, and metrics are by weight.
+
+One schema has all of it, so that every path is run with every other.
+"""
+
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dispatch.dense import Reduce
+from dispatch.progress.prequential import Prequential
+from ingest.convert import Event
+from ingest.producing.synthetic import synthetic_events
+from ps.config import CheckpointConfig, RowConfig
+from tests.end_to_end.crashing import Strike, check_run, train_struck
+from tests.end_to_end.test_exactness import expect_equal, rows_of
+from tests.end_to_end.threads import Plan, Result, batches, new_reference, score, train, train_reference
+from tests.ingest.topics import write_json
+
+EVENTS, BATCH = 1000, 64
+SCHEMA = """
+name = "rich"
+partition_by = "user"
+weight = "worth"
+crosses = [["user", "device"]]
+tables = [{name = "user"}, {name = "item"}, {name = "device"}, {name = "hour"}]
+dense_fields = [{name = "idle_seconds"}, {name = "price", max = 100000}]
+"""
+
+
+@cache
+def rich_events(count: int) -> tuple[Event, ...]:
+    """Clicks of which most have a weight."""
+    draw = np.random.default_rng(11)
+    found = []
+    for event in islice(synthetic_events(3), count):
+        fields: dict[str, Any] = dict(event.fields)
+        if draw.random() < 0.8:
+            fields["worth"] = float(draw.integers(0, 5)) / 2
+        found.append(Event(event.event_time, event.label, fields))
+    return tuple(found)
+
+
+@pytest.fixture
+def rich(tmp_path: Path) -> dict[str, Any]:
+    """A topic of such events, and the schema that reads it."""
+    (tmp_path / "rich.toml").write_text(SCHEMA)
+    write_json(tmp_path / "run" / "log", rich_events(EVENTS))
+    return {"folder": tmp_path / "run", "schema_name": str(tmp_path / "rich.toml"), "batch": BATCH, "cache_rows": 1500}
+
+
+def expect_quality(result: Result, plan: Plan, tolerance: float) -> None:
+    """The metrics are those of one process."""
+    reference, expected = new_reference(plan), Prequential()
+    for samples in batches(plan, result.manifests):
+        if len(samples):
+            expected.add(score(reference, samples), samples.labels_B, samples.weights_B)
+    got = result.status.quality
+    for name in ("logloss", "auc", "calibration", "normalized_entropy"):
+        assert getattr(got, name) == pytest.approx(getattr(expected.overall(), name), rel=tolerance), name
+    assert got.weights is not None
+    assert got.weights.total != got.samples
+
+
+@pytest.mark.parametrize(
+    ("workers", "policy", "reduce"),
+    [(1, "esd:1", "hub"), (2, "esd:1", "hub"), (4, "joint:2:elastic", "hub"), (3, "fae:0.15:4", "ring")],
+)
+def test_any_workers_equal_one_process(rich: dict[str, Any], workers: int, policy: str, reduce: Reduce) -> None:
+    plan = Plan(workers=workers, policy=policy, reduce=reduce, rows=rows_of("adagrad", "float64"), **rich)
+    result = train(plan)
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
+    expect_quality(result, plan, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_metrics_in_single_precision_are_those_of_one_process(rich: dict[str, Any], workers: int) -> None:
+    plan = Plan(workers=workers, **rich)
+    expect_quality(train(plan), plan, tolerance=1e-6)
+
+
+def test_crashes_cost_time_and_no_bit(rich: dict[str, Any]) -> None:
+    often = CheckpointConfig(seconds=0.02, kept=1000)
+    plan = Plan(rows=RowConfig(dim=4, chunks=2), checkpoints=often, **rich)
+    result = train_struck(plan, Strike("backward", 4), Strike("journalled", 9))
+    check_run(plan, result, result.status.samples)
