@@ -23,6 +23,8 @@ FLOAT32_MAX = 3.4028234663852886e38
 CROSS_SIGN = "×"
 """Between the tables in the name of a cross."""
 MOST_CROSSES = 100
+LEAST_SHARE = 1e-4
+"""Least share of negatives that may be kept."""
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
@@ -94,6 +96,13 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     """Field of the event whose number weighs the sample in the loss and in metrics; a sample without it weighs 1.
     Empty: all weigh 1.
     """
+    keep_negatives: float = 1.0
+    """Share of the samples without a click that are trained; they weigh the more, so that predictions stay the same.
+    1: all.
+    """
+    negatives_kept: float = 1.0
+    """Share of the samples without a click that the events still contain, if somebody has left out the others before.
+    """
     crosses: tuple[tuple[str, ...], ...] = ()
     """Pairs and triples of tables: each combination of their values has a key of its own, with a wide weight that the
     model uses.
@@ -141,6 +150,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
 
     @cached_property
+    def negative_weight(self) -> float:
+        """What a sample without a click weighs, so that it counts for those that are missing."""
+        return 1 / (self.keep_negatives * self.negatives_kept)
+
+    @cached_property
     def coerced(self) -> tuple[str, ...]:
         """The fields whose numbers may be given as text."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.coerce))
@@ -157,14 +171,16 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal if keys and dense floats mean the same; rules of rejection do not count."""
-        if not self.crosses:
+        """16 hex digits, equal if samples mean the same; rules of rejection do not count."""
+        more: list[object] = [self.crosses] if self.crosses else []
+        more += [[self.keep_negatives, self.negatives_kept]] if self.negative_weight != 1 else []
+        if not more:
             return self.record_fingerprint
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.record_fingerprint, self.crosses]))
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.record_fingerprint, *more]))
 
     @cached_property
     def record_fingerprint(self) -> str:
-        """The same without crosses, which packed records do not contain."""
+        """The same without crosses and down-sampling, which packed records do not contain."""
         tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         weight = [self.weight] if self.weight else []
@@ -251,6 +267,9 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
     for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
+    for name, share in (("keep_negatives", schema.keep_negatives), ("negatives_kept", schema.negatives_kept)):
+        if not LEAST_SHARE <= share <= 1:
+            faults.append((f"{name} is {share}", f"a share from {LEAST_SHARE:g} to 1"))
     if schema.weight and schema.weight in {t.field for t in schema.tables if t.bucket == "none"}:
         faults.append((f"field {schema.weight!r} is a weight and has keys of a table", "one meaning a field"))
     for name in sorted(_coerced(schema, True) & _coerced(schema, False)):

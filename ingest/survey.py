@@ -148,7 +148,7 @@ class Survey:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._decoder = Decoder(schema)
+        self._decoder = Decoder(msgspec.structs.replace(schema, keep_negatives=1.0))
         self._columns = {name: Column() for name in schema.inputs}
         self._unknown: dict[str, Column] = {}
         self._reasons: Counter[str] = Counter()

@@ -151,6 +151,15 @@ class Reference:
         logits: NDArray[np.float32] = logits_B.detach().to(torch.float32).cpu().numpy()
         return logits
 
+    def predict(self, keys_BF: NDArray[np.uint64], dense_BN: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits of samples whose keys are known."""
+        rows_BF, _, _ = self.numbering.number(keys_BF)
+        positions_BF = torch.from_numpy(rows_BF).to(self._device)
+        with torch.no_grad():
+            logits_B = self._forward(self._values_RW, positions_BF, torch.from_numpy(dense_BN).to(self._device))
+        logits: NDArray[np.float32] = logits_B.to(torch.float32).cpu().numpy()
+        return logits
+
     def grow(self, keys: NDArray[np.uint64]) -> None:
         """Appends the rows of new keys with their start values."""
         self._put(np.arange(self._known, self._known + len(keys)), keys)
