@@ -210,6 +210,51 @@ def hash_lists(table: KeyTable, column: Sequence[Any], limit: int, faults: Fault
     return keys.reshape(len(column), most)
 
 
+def hash_pooled(
+    table: KeyTable, column: Sequence[Any], limit: int, faults: Faults
+) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    """Keys of a column of objects or lists, and the share of each in the table's sum.
+
+    A shorter one is padded with its first value, whose row is needed anyway, with shares of 0. Without values the
+    absent key has a share of 1.
+    """
+    most = table.values
+    shares_Bv = np.zeros((len(column), most), np.float32)
+    flat: list[Any] = []
+    for row, value in enumerate(column):
+        names = (list(value) if type(value) in (list, dict) else [value]) or [None]
+        shares = list(map(_share, value.values())) if type(value) is dict and value else [1.0] * len(names)
+        if len(names) > most and not table.truncate:
+            faults.setdefault(row, f"too many values: field {table.field!r} has {len(names)}, at most {most}")
+        names, shares = names[:most], shares[:most]
+        if not all(0 <= share <= MOST_WEIGHT for share in shares):
+            faults.setdefault(row, f"{_share_kind(shares)}: a weight of field {table.field!r}, expected 0 to 1e6")
+            shares = [0.0] * len(names)
+        shares_Bv[row, : len(names)] = shares
+        flat += names + [names[0]] * (most - len(names))
+    if table.pool == "mean":
+        totals_B1 = shares_Bv.sum(axis=1, keepdims=True)
+        shares_Bv = np.divide(shares_Bv, totals_B1, out=shares_Bv, where=totals_B1 > 0)
+    flat_faults: Faults = {}
+    keys = hash_column(table, flat, limit, flat_faults)
+    for place, reason in flat_faults.items():
+        faults.setdefault(place // most, reason)
+    return keys.reshape(len(column), most), shares_Bv
+
+
+def _share(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _share_kind(shares: Sequence[float]) -> str:
+    if not all(map(math.isfinite, shares)):
+        return "not finite"
+    return "negative" if min(shares) < 0 else "oversized"
+
+
 def _short(value: object) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value) if _is_small(value) else "a very large integer"
     return text[:40]

@@ -15,6 +15,7 @@ from ingest.columns import (
     Faults,
     hash_column,
     hash_lists,
+    hash_pooled,
     parse_texts,
     read_dense,
     read_labels,
@@ -28,7 +29,7 @@ from ingest.presence import missing_faults
 from ingest.samples import Samples
 from ingest.schema import KeyTable, Schema
 
-Value = Raw | list[Raw] | None
+Value = Raw | list[Raw] | dict[str, float] | None
 """What a field of an event may hold; None means that the field is absent."""
 
 INTEGER_LIMIT = 2.0**63
@@ -55,6 +56,8 @@ class Converter:
         """Fields that must be numbers."""
         self.lists = {t.field: t.values for t in schema.tables if t.values > 1}
         """Fields that may be lists, with their most values."""
+        self.pooled = {t.field for t in schema.tables if t.pool != "none"}
+        """Fields that may be objects of values with their weights."""
         self._buckets = {
             t.name: {i: key_of(t.name, i) for i in range(256)} for t in schema.tables if t.bucket != "none"
         }
@@ -74,15 +77,23 @@ class Converter:
         numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}
         keys_BE = np.empty((len(times), self.schema.singles), np.uint64)
         at = 0
+        shares: list[NDArray[np.float32]] = []
         for table in self.schema.tables:
-            keys_BE[:, at : at + table.values] = self._keys(table, column[table.field], numbers, faults)
+            keys_Bv = keys_BE[:, at : at + table.values]
+            if table.pool == "none":
+                keys_Bv[:] = self._keys(table, column[table.field], numbers, faults)
+            else:
+                limit = self.schema.limits.string_bytes
+                keys_Bv[:], shares_Bv = hash_pooled(table, column[table.field], limit, faults)
+                shares.append(shares_Bv)
             at += table.values
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
             dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
         name = self.schema.weight
         weights_B = read_weights(name, numbers[name], faults) if name else None
-        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B, weights_B)
+        shares_BP = np.concatenate(shares, axis=1) if shares else None
+        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B, weights_B, shares_BP)
         missing_faults(samples, self.schema, faults)
         return samples, faults
 
@@ -107,6 +118,8 @@ class Converter:
             return
         for row, value in enumerate(column):
             is_list = name in self.lists and type(value) is list and {type(v) for v in value} <= {str, int, float, bool}
+            if name in self.pooled and type(value) is dict:
+                is_list = all(type(v) in (int, float) for v in value.values()) and all(type(k) is str for k in value)
             if not is_list and type(value) not in allowed:
                 faults.setdefault(row, f"wrong type: field {name!r} is {type(value).__name__}")
                 column[row] = None

@@ -1,6 +1,6 @@
 """Decoded events, column by column.
 
-Legend: B samples, F keys a sample, N dense floats a sample.
+Legend: B samples, F keys a sample, N dense floats a sample, P keys of pooled tables.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,8 @@ class Samples:
     """Event time, unix seconds."""
     weights_B: NDArray[np.float32] | None = None
     """How much each sample counts in the loss and in metrics; None: all count 1."""
+    shares_BP: NDArray[np.float32] | None = None
+    """By how much each value of a pooled table counts in its sum; None: the schema has no pooled tables."""
 
     def __len__(self) -> int:
         return len(self.labels_B)

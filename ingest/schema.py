@@ -10,6 +10,7 @@ import re
 import tomllib
 from functools import cached_property
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,10 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an event without the field is rejected."""
     truncate: bool = False
     """Whether a list of more than ``values`` keeps its first ones, instead of its event being rejected."""
+    pool: Literal["none", "sum", "mean"] = "none"
+    """What the model uses of several values: each at its place in the list (none), or one vector, their sum or mean by
+    the weights that an object gives them, as in {"news": 0.7, "sport": 0.3}; in a list each weighs 1.
+    """
     coerce: bool = False
     """For a table with a bucket: whether text that is a number counts as that number, and empty text as no value."""
 
@@ -119,6 +124,23 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return sum(table.values for table in self.tables)
 
     @cached_property
+    def pools(self) -> tuple[tuple[int, int], ...]:
+        """The first key of each pooled table, and its number of keys."""
+        starts = accumulate((table.values for table in self.tables), initial=0)
+        pairs = zip(starts, self.tables, strict=False)
+        return tuple((start, table.values) for start, table in pairs if table.pool != "none")
+
+    @cached_property
+    def shares(self) -> int:
+        """P, keys of pooled tables, each of which has a share."""
+        return sum(count for _, count in self.pools)
+
+    @cached_property
+    def vectors(self) -> int:
+        """V, embeddings that the model uses: one for each key of single values, and one for each pooled table."""
+        return self.singles - self.shares + len(self.pools)
+
+    @cached_property
     def cross_names(self) -> tuple[str, ...]:
         """The name of each cross."""
         return tuple(CROSS_SIGN.join(cross) for cross in self.crosses)
@@ -181,7 +203,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     @cached_property
     def record_fingerprint(self) -> str:
         """The same without crosses and down-sampling, which packed records do not contain."""
-        tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
+        pools = [() if t.pool == "none" else (t.pool,) for t in self.tables]
+        tables = [(t.name, t.field, t.values, t.bucket, *pool) for t, pool in zip(self.tables, pools, strict=True)]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         weight = [self.weight] if self.weight else []
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *weight]))
@@ -251,6 +274,8 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             faults.append((f"table {table.name!r} has both a bucket and {table.values} values", "values = 1"))
         if table.truncate and table.values == 1:
             faults.append((f"table {table.name!r} has truncate and one value", "truncate of lists, values above 1"))
+        if table.pool != "none" and table.values == 1:
+            faults.append((f"table {table.name!r} has pool and one value", "pool of lists, values above 1"))
         if table.coerce and table.bucket == "none":
             faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
     faults += _cross_faults(schema)
@@ -264,6 +289,9 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             )
     if schema.limits.record_bytes < 64 or schema.limits.string_bytes < 1:
         faults.append((f"limits are {schema.limits}", "record_bytes >= 64 and string_bytes >= 1"))
+    pooled = {t.field for t in schema.tables if t.pool != "none"}
+    for name in sorted({t.field for t in schema.tables if t.pool == "none"} & pooled):
+        faults.append((f"field {name!r} has pool for one use and not for another", "one meaning a field"))
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
     for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))

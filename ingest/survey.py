@@ -101,11 +101,11 @@ class Column:
 
     def add(self, value: Any) -> None:
         """Adds the value of one JSON event; null and an empty list count as none."""
-        if value is None or value == []:
+        if value is None or value == [] or value == {}:
             return
         self.present += 1
         self.kinds[KIND_NAMES[type(value)]] += 1
-        members = value if isinstance(value, list) else [value]
+        members = list(value) if isinstance(value, list | dict) else [value]
         self._add_keys(key_of("", member) for member in members if isinstance(member, str | int | float))
         self._add_numbers([float(m) for m in members if type(m) in (int, float) and abs(m) < 1e300])
         if len(self.examples) < EXAMPLES and (text := show_value(value)) not in self.examples:

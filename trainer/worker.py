@@ -198,6 +198,7 @@ class Worker:
             dtype=self._dtype,
             device=self.device,
             crosses=job.crosses,
+            pools=job.pools,
         )
         dense = Dense(self.model, job.model)
         is_captured = self.device.type == "cuda" and job.trainer.graphs
@@ -300,16 +301,19 @@ class Worker:
         slots_U = self.cache.index(work.used_slots)
         return Gathered(slots_U, self.cache.values_CW.index_select(0, slots_U))
 
+    def _floats(self, received: NDArray[np.float32]) -> Tensor:
+        """A copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere."""
+        return self.cache.tensor(received).to(self._dtype, copy=True)
+
     def _micro_batch(self, order: Order, work: OrderArrays, values_UW: Tensor) -> MicroBatch:
-        # a copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere
-        dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
         return MicroBatch(
             values_UW=values_UW,
             positions_bF=self.cache.index(work.positions).view(order.samples, self._fields),
-            dense_bN=dense_bN,
+            dense_bN=self._floats(work.dense).view(order.samples, -1),
             labels_b=self.cache.tensor(work.labels).to(self._dtype),
             batch=order.batch,
-            weights_b=self.cache.tensor(work.weights).to(self._dtype, copy=True) if work.weights.size else None,
+            weights_b=self._floats(work.weights) if work.weights.size else None,
+            shares_bP=self._floats(work.shares).view(order.samples, -1) if work.shares.size else None,
         )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:

@@ -77,6 +77,7 @@ def _training(
         dense=samples.dense_BN[mine].reshape(-1),
         labels=samples.labels_B[mine],
         weights=NO_F32 if samples.weights_B is None else samples.weights_B[mine],
+        shares=NO_F32 if samples.shares_BP is None else samples.shares_BP[mine].reshape(-1),
     )
     return header, arrays
 

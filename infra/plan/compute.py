@@ -93,6 +93,7 @@ class _Loop:
             seed=settings.seed,
             device=device,
             crosses=len(schema.crosses),
+            pools=schema.pools,
         )
         self._index = Index()
         self._device = device

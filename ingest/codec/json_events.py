@@ -129,6 +129,8 @@ class JsonCodec:
     def _value_type(self, source: str) -> Any:
         if source in self._converter.numeric:
             return int | float | str | None if source in self.schema.coerced else int | float | None
+        if source in self._converter.pooled:
+            return Raw | list[Raw] | dict[str, int | float] | None
         return Raw | list[Raw] | None if source in self._converter.lists else Raw | None
 
 

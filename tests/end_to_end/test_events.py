@@ -34,7 +34,8 @@ weight = "worth"
 keep_negatives = 0.6
 negatives_kept = 0.8
 crosses = [["user", "device"]]
-tables = [{name = "user"}, {name = "item"}, {name = "device"}, {name = "hour"}]
+tables = [{name = "user"}, {name = "item"}, {name = "device"}, {name = "hour"},
+          {name = "topics", values = 4, pool = "sum"}, {name = "history", values = 5, pool = "mean", truncate = true}]
 dense_fields = [{name = "idle_seconds"}, {name = "price", max = 100000}]
 """
 KNOWN = 'name = "known"\ntables = [{name = "user"}, {name = "item"}]'
@@ -42,13 +43,16 @@ KNOWN = 'name = "known"\ntables = [{name = "user"}, {name = "item"}]'
 
 @cache
 def rich_events(count: int) -> tuple[Event, ...]:
-    """Clicks of which most have a weight."""
+    """Clicks of which most have a weight, topics with weights and a history in which items repeat."""
     draw = np.random.default_rng(11)
     found = []
     for event in islice(synthetic_events(3), count):
         fields: dict[str, Any] = dict(event.fields)
         if draw.random() < 0.8:
             fields["worth"] = float(draw.integers(0, 5)) / 2
+        chosen = draw.choice(9, draw.integers(0, 5), replace=False)
+        fields["topics"] = {f"t{topic}": float(draw.integers(0, 8)) / 4 for topic in chosen}
+        fields["history"] = draw.integers(0, 30, draw.integers(0, 7)).tolist()
         found.append(Event(event.event_time, event.label, fields))
     return tuple(found)
 
