@@ -45,7 +45,15 @@ class CapturedLoop:
         self._dim = rows.dim
         self._spare = keys_R.size
         self._model = build_model(
-            settings.model, schema.singles, rows.dim, schema.dense, settings.seed, dtype, device, len(schema.crosses)
+            settings.model,
+            schema.singles,
+            rows.dim,
+            schema.dense,
+            settings.seed,
+            dtype,
+            device,
+            len(schema.crosses),
+            schema.pools,
         )
         self._dense = torch.optim.Adam(
             self._model.parameters(), lr=settings.model.dense_rate, fused=True, capturable=True

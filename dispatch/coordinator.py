@@ -402,6 +402,7 @@ class Coordinator:
                 phase=TRAIN,
                 plan=plan,
                 labels_B=samples.labels_B,
+                weights_B=samples.weights_B,
                 dense=dense,
                 order_bytes=order_bytes,
                 decide_seconds=decision.seconds,

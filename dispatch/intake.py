@@ -51,7 +51,7 @@ class Intake:
     ) -> None:
         self.step = 0
         """Number of the newest step."""
-        self._samples = self._dead_letters = self._skipped = 0
+        self._samples = self._dead_letters = self._skipped = self._omitted = 0
         self.freshness = Freshness(lambda: source.clock)
         self.newest_event_seconds = 0.0
         """Event time of the newest sample that is not dated in the future; 0: not known."""
@@ -92,7 +92,7 @@ class Intake:
     def events(self) -> EventCounts:
         """Counts the events that were not trained."""
         lag = 0 if self._loader is None else self._loader.lag()
-        return EventCounts(lag=lag, dead_letters=self._dead_letters, skipped=self._skipped)
+        return EventCounts(lag=lag, dead_letters=self._dead_letters, skipped=self._skipped, omitted=self._omitted)
 
     def fields(self) -> FieldsStatus:
         """Returns which fields were present in the events handed out."""
@@ -148,6 +148,7 @@ class Intake:
             rejected=len(batch.dead_letters),
             skipped=batch.skipped,
             skipped_events=batch.skipped_events,
+            omitted_negatives=batch.omitted or UNSET,
         )
         assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
@@ -187,6 +188,7 @@ class Intake:
         self._samples = history.base.samples
         self._positions = dict(history.base.positions)
         self._dead_letters, self._skipped = (decided.dead_letters, decided.skipped) if decided is not None else (0, 0)
+        self._omitted = 0 if decided is None else decided.omitted
         self.newest_event_seconds = 0.0 if decided is None else decided.newest_event_seconds
         self._last_letters = ()
         self._watch = FieldWatch(self._job.schema, self._job.stream.absent_window, self._job.stream.on_absent_field)
@@ -217,6 +219,7 @@ class Intake:
             rare=keys.rare,
             dead_letters=self._dead_letters,
             skipped=self._skipped,
+            omitted=self._omitted,
             newest_event_seconds=self.newest_event_seconds,
             expiry=expiry,
             pruning=None if pruner is None else pruner.state,
@@ -258,6 +261,9 @@ class Intake:
         advance(self._positions, manifest, self._job.folder)
         self.step = manifest.step
         self._samples += manifest.samples
+        if manifest.omitted:
+            self._omitted += manifest.omitted
+            self._meter.count("omitted_events", manifest.omitted)
         if len(batch.samples):
             times_B = batch.samples.times_B
             self.freshness.add(self.step, batch.arrived_B, times_B)
@@ -265,11 +271,12 @@ class Intake:
 
     def _form(self, manifest: Manifest, goes_on: GoesOn) -> Batch:
         batch = form_batch(self._source, self._job.schema, manifest.ranges, self._job.stream.read_bytes, goes_on)
-        if (len(batch.samples), len(batch.dead_letters)) != (manifest.samples, manifest.rejected):
+        found = len(batch.samples), len(batch.dead_letters), batch.omitted
+        if found != (manifest.samples, manifest.rejected, manifest.omitted):
             raise OtherEvents(
-                f"step {manifest.step} cannot be trained again: its ranges hold {len(batch.samples)} samples and "
-                f"{len(batch.dead_letters)} rejected events; expected {manifest.samples} and {manifest.rejected}; "
-                "restore the log and the schema that the run began with"
+                f"step {manifest.step} cannot be trained again: its ranges hold {found[0]} samples, {found[1]} "
+                f"rejected events and {found[2]} omitted negatives; expected {manifest.samples}, "
+                f"{manifest.rejected} and {manifest.omitted}; restore the log and the schema that the run began with"
             )
         return batch
 

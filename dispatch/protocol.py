@@ -188,6 +188,10 @@ class OrderArrays(NamedTuple):
     labels: Labels = NO_F32
     columns: Positions = NO_I32
     """The embedding columns that rows have kept, ascending; empty: all."""
+    weights: F32 = NO_F32
+    """Weights of the samples; empty: all weigh 1."""
+    shares: F32 = NO_F32
+    """Shares of the values of pooled tables (b×P)."""
 
 
 class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

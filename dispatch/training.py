@@ -255,7 +255,7 @@ class Training:
         quality = self.accounts.quality
         was_finite = quality.not_finite == 0
         logits_B = done.logits_B()
-        loss = quality.add(logits_B, done.labels_B)
+        loss = quality.add(logits_B, done.labels_B, done.weights_B)
         if done.samples is not None:
             self.newest.add(done.samples, logits_B)
         if was_finite and quality.not_finite:

@@ -59,6 +59,7 @@ class SoleWorker:
             dtype=self._dtype,
             device=CPU,
             crosses=len(schema.crosses),
+            pools=schema.pools,
         )
         self._dense = Dense(self._model, settings.model)
         with suppress(OutOfOrder):  # an empty model: its dense weights are those that a run starts with
@@ -105,7 +106,8 @@ class SoleWorker:
         dim = self._rows.dim
         wide_BF = look_up(micro.values_UW[:, dim:], micro.positions_bF).squeeze(-1) if self._rows.wide else None
         embeddings_BED = look_up(micro.values_UW[:, :dim], micro.positions_bF[:, : self._model.fields])
-        logits_B: NDArray[np.float32] = self._model(embeddings_BED, wide_BF, micro.dense_bN).to(torch.float32).numpy()
+        scored_B = self._model.score(embeddings_BED, wide_BF, micro.dense_bN, micro.shares_bP)
+        logits_B: NDArray[np.float32] = scored_B.to(torch.float32).numpy()
         return logits_B
 
     def columns(self) -> Columns:
@@ -138,7 +140,12 @@ class SoleWorker:
         return MicroBatch(
             values_UW=values_UW,
             positions_bF=torch.from_numpy(positions_BF.astype(np.int64)),
-            dense_bN=torch.from_numpy(samples.dense_BN.copy()).to(self._dtype),
-            labels_b=torch.from_numpy(samples.labels_B.copy()).to(self._dtype),
+            dense_bN=self._tensor(samples.dense_BN),
+            labels_b=self._tensor(samples.labels_B),
             batch=len(samples),
+            weights_b=None if samples.weights_B is None else self._tensor(samples.weights_B),
+            shares_bP=None if samples.shares_BP is None else self._tensor(samples.shares_BP),
         )
+
+    def _tensor(self, array: NDArray[np.float32]) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(self._dtype)

@@ -21,6 +21,8 @@ Faults = dict[int, str]
 
 MAX_TIME = 253402300800.0
 """Unix seconds of the year 10000."""
+MOST_WEIGHT = 1e6
+"""Largest weight of a sample."""
 NUMBER = re.compile(r"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,9})?", re.ASCII)
 """A number given as text."""
 SAFE_TO_MERGE = {str, int, type(None)}
@@ -64,6 +66,19 @@ def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np
             faults.setdefault(row, f"not finite: field {name!r} is {column[row]}")
             numbers_B[row] = np.nan
     return numbers_B
+
+
+def read_weights(name: str, numbers_B: NDArray[np.float64], faults: Faults) -> NDArray[np.float32]:
+    """Weights of samples; 1 if there is no number."""
+    weights_B = np.where(np.isnan(numbers_B), 1.0, numbers_B)
+    for row in np.flatnonzero((weights_B < 0) | (weights_B > MOST_WEIGHT)):
+        faults.setdefault(int(row), weight_fault(name, float(weights_B[row])))
+    return weights_B.astype(np.float32)
+
+
+def weight_fault(name: str, value: float) -> str:
+    kind = "not finite" if not math.isfinite(value) else "negative" if value < 0 else "oversized"
+    return f"{kind}: weight {name!r} is {value:g}, expected 0 to {MOST_WEIGHT:g}"
 
 
 def parse_texts(name: str, column: Sequence[Any], faults: Faults) -> Sequence[Any]:
@@ -193,6 +208,51 @@ def hash_lists(table: KeyTable, column: Sequence[Any], limit: int, faults: Fault
     for place, reason in flat_faults.items():
         faults.setdefault(place // most, reason)
     return keys.reshape(len(column), most)
+
+
+def hash_pooled(
+    table: KeyTable, column: Sequence[Any], limit: int, faults: Faults
+) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    """Keys of a column of objects or lists, and the share of each in the table's sum.
+
+    A shorter one is padded with its first value, whose row is needed anyway, with shares of 0. Without values the
+    absent key has a share of 1.
+    """
+    most = table.values
+    shares_Bv = np.zeros((len(column), most), np.float32)
+    flat: list[Any] = []
+    for row, value in enumerate(column):
+        names = (list(value) if type(value) in (list, dict) else [value]) or [None]
+        shares = list(map(_share, value.values())) if type(value) is dict and value else [1.0] * len(names)
+        if len(names) > most and not table.truncate:
+            faults.setdefault(row, f"too many values: field {table.field!r} has {len(names)}, at most {most}")
+        names, shares = names[:most], shares[:most]
+        if not all(0 <= share <= MOST_WEIGHT for share in shares):
+            faults.setdefault(row, f"{_share_kind(shares)}: a weight of field {table.field!r}, expected 0 to 1e6")
+            shares = [0.0] * len(names)
+        shares_Bv[row, : len(names)] = shares
+        flat += names + [names[0]] * (most - len(names))
+    if table.pool == "mean":
+        totals_B1 = shares_Bv.sum(axis=1, keepdims=True)
+        shares_Bv = np.divide(shares_Bv, totals_B1, out=shares_Bv, where=totals_B1 > 0)
+    flat_faults: Faults = {}
+    keys = hash_column(table, flat, limit, flat_faults)
+    for place, reason in flat_faults.items():
+        faults.setdefault(place // most, reason)
+    return keys.reshape(len(column), most), shares_Bv
+
+
+def _share(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _share_kind(shares: Sequence[float]) -> str:
+    if not all(map(math.isfinite, shares)):
+        return "not finite"
+    return "negative" if min(shares) < 0 else "oversized"
 
 
 def _short(value: object) -> str:

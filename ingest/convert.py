@@ -15,11 +15,13 @@ from ingest.columns import (
     Faults,
     hash_column,
     hash_lists,
+    hash_pooled,
     parse_texts,
     read_dense,
     read_labels,
     read_numbers,
     read_times,
+    read_weights,
 )
 from ingest.crosses import add_crosses
 from ingest.keys import Raw, absent_key, key_of, log_squares
@@ -27,7 +29,7 @@ from ingest.presence import missing_faults
 from ingest.samples import Samples
 from ingest.schema import KeyTable, Schema
 
-Value = Raw | list[Raw] | None
+Value = Raw | list[Raw] | dict[str, float] | None
 """What a field of an event may hold; None means that the field is absent."""
 
 INTEGER_LIMIT = 2.0**63
@@ -50,9 +52,12 @@ class Converter:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.numeric = {d.field for d in schema.dense_fields} | {t.field for t in schema.tables if t.bucket != "none"}
+        self.numeric |= {schema.weight} - {""}
         """Fields that must be numbers."""
         self.lists = {t.field: t.values for t in schema.tables if t.values > 1}
         """Fields that may be lists, with their most values."""
+        self.pooled = {t.field for t in schema.tables if t.pool != "none"}
+        """Fields that may be objects of values with their weights."""
         self._buckets = {
             t.name: {i: key_of(t.name, i) for i in range(256)} for t in schema.tables if t.bucket != "none"
         }
@@ -61,9 +66,9 @@ class Converter:
         self, times: Sequence[float], labels: Sequence[int], columns: Sequence[Sequence[Value]]
     ) -> tuple[Samples, Faults]:
         """Samples of all rows (rows with faults hold nonsense) and the faults; expects a column for each of
-        schema.sources.
+        schema.inputs.
         """
-        column = dict(zip(self.schema.sources, columns, strict=True))
+        column = dict(zip(self.schema.inputs, columns, strict=True))
         faults: Faults = {}
         times_B = read_times(times, faults)
         labels_B = read_labels(labels, faults)
@@ -72,21 +77,31 @@ class Converter:
         numbers = {name: read_numbers(name, column[name], faults) for name in column if name in self.numeric}
         keys_BE = np.empty((len(times), self.schema.singles), np.uint64)
         at = 0
+        shares: list[NDArray[np.float32]] = []
         for table in self.schema.tables:
-            keys_BE[:, at : at + table.values] = self._keys(table, column[table.field], numbers, faults)
+            keys_Bv = keys_BE[:, at : at + table.values]
+            if table.pool == "none":
+                keys_Bv[:] = self._keys(table, column[table.field], numbers, faults)
+            else:
+                limit = self.schema.limits.string_bytes
+                keys_Bv[:], shares_Bv = hash_pooled(table, column[table.field], limit, faults)
+                shares.append(shares_Bv)
             at += table.values
         dense_BN = np.empty((len(times), self.schema.dense), np.float32)
         for place, dense in enumerate(self.schema.dense_fields):
             dense_BN[:, place] = read_dense(dense, numbers[dense.field], faults)
-        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B)
+        name = self.schema.weight
+        weights_B = read_weights(name, numbers[name], faults) if name else None
+        shares_BP = np.concatenate(shares, axis=1) if shares else None
+        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B, weights_B, shares_BP)
         missing_faults(samples, self.schema, faults)
         return samples, faults
 
     def convert_events(self, events: Sequence[Event]) -> tuple[Samples, Faults]:
         """Samples of events in memory; a field of a wrong type is a fault like any other."""
-        columns = [[event.fields.get(name) for event in events] for name in self.schema.sources]
+        columns = [[event.fields.get(name) for event in events] for name in self.schema.inputs]
         faults: Faults = {}
-        for name, column in zip(self.schema.sources, columns, strict=True):
+        for name, column in zip(self.schema.inputs, columns, strict=True):
             self._check_types(name, column, faults)
         samples, more = self.convert([e.event_time for e in events], [e.label for e in events], columns)
         return samples, {**more, **faults}
@@ -103,6 +118,8 @@ class Converter:
             return
         for row, value in enumerate(column):
             is_list = name in self.lists and type(value) is list and {type(v) for v in value} <= {str, int, float, bool}
+            if name in self.pooled and type(value) is dict:
+                is_list = all(type(v) in (int, float) for v in value.values()) and all(type(k) is str for k in value)
             if not is_list and type(value) not in allowed:
                 faults.setdefault(row, f"wrong type: field {name!r} is {type(value).__name__}")
                 column[row] = None

@@ -29,7 +29,7 @@ def add_crosses(keys_BE: NDArray[np.uint64], schema: Schema) -> NDArray[np.uint6
     for place, (name, members) in enumerate(zip(schema.cross_names, schema.cross_places, strict=True)):
         crossed_B = np.full(len(keys_BE), table_seed(name), np.uint64)
         for member in members:
-            crossed_B = _mix(crossed_B ^ keys_BE[:, member])
+            crossed_B = mix(crossed_B ^ keys_BE[:, member])
         keys_BF[:, schema.singles + place] = crossed_B
     return keys_BF
 
@@ -45,7 +45,7 @@ def cross_key(name: str, keys: Iterable[int]) -> int:
     return crossed
 
 
-def _mix(values_B: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix(values_B: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spreads every bit over all others; no two values become one."""
     for shift, factor in MULTIPLIERS:
         values_B = (values_B ^ values_B >> np.uint64(shift)) * np.uint64(factor)

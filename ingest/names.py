@@ -102,7 +102,7 @@ def _names_of_single(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName
 
 
 def _names_of_value(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]]:
-    for one in value if isinstance(value, list) else [value]:
+    for one in value if isinstance(value, list | dict) else [value]:
         if table.bucket == "none":
             if isinstance(one, str | int | float):
                 yield key_of(table.name, one), _name(table, one)

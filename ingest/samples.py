@@ -1,10 +1,11 @@
 """Decoded events, column by column.
 
-Legend: B samples, F keys a sample, N dense floats a sample.
+Legend: B samples, F keys a sample, N dense floats a sample, P keys of pooled tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,27 +23,40 @@ class Samples:
     keys_BF: NDArray[np.uint64]
     times_B: NDArray[np.float64]
     """Event time, unix seconds."""
+    weights_B: NDArray[np.float32] | None = None
+    """How much each sample counts in the loss and in metrics; None: all count 1."""
+    shares_BP: NDArray[np.float32] | None = None
+    """By how much each value of a pooled table counts in its sum; None: the schema has no pooled tables."""
 
     def __len__(self) -> int:
         return len(self.labels_B)
 
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """All arrays, in the order of the attributes; None for those that there are not."""
+        return tuple(vars(self).values())
+
     def slice(self, start: int, end: int) -> "Samples":
         """Samples start to end, sharing memory."""
-        part = slice(start, end)
-        return Samples(self.labels_B[part], self.dense_BN[part], self.keys_BF[part], self.times_B[part])
+        return self.each(lambda column: column[start:end])
 
     def where(self, chosen_B: NDArray[np.bool_]) -> "Samples":
-        return Samples(self.labels_B[chosen_B], self.dense_BN[chosen_B], self.keys_BF[chosen_B], self.times_B[chosen_B])
+        return self.each(lambda column: column[chosen_B])
 
     def equals(self, other: "Samples") -> bool:
         """Whether all arrays are equal, bit for bit."""
-        pairs = (
-            (self.labels_B, other.labels_B),
-            (self.dense_BN, other.dense_BN),
-            (self.keys_BF, other.keys_BF),
-            (self.times_B, other.times_B),
-        )
-        return all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+        return all(_are_equal(a, b) for a, b in zip(self.columns, other.columns, strict=True))
+
+    def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Samples":
+        """The same with every array changed."""
+        changed: tuple[Any, ...] = tuple(None if column is None else change(column) for column in self.columns)
+        return Samples(*changed)
+
+
+def _are_equal(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def no_samples(fields: int, dense: int) -> Samples:
@@ -56,12 +70,10 @@ def no_samples(fields: int, dense: int) -> Samples:
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
-    """All samples in the order of the parts; at least one part."""
-    if len(parts) == 1:
-        return parts[0]
-    return Samples(
-        np.concatenate([p.labels_B for p in parts]),
-        np.concatenate([p.dense_BN for p in parts]),
-        np.concatenate([p.keys_BF for p in parts]),
-        np.concatenate([p.times_B for p in parts]),
-    )
+    """All samples of one schema in the order of the parts; at least one part."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
+    by_column = zip(*(part.columns for part in filled), strict=True)
+    joined: tuple[Any, ...] = tuple(None if arrays[0] is None else np.concatenate(arrays) for arrays in by_column)
+    return Samples(*joined)

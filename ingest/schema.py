@@ -10,6 +10,7 @@ import re
 import tomllib
 from functools import cached_property
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,8 @@ FLOAT32_MAX = 3.4028234663852886e38
 CROSS_SIGN = "×"
 """Between the tables in the name of a cross."""
 MOST_CROSSES = 100
+LEAST_SHARE = 1e-4
+"""Least share of negatives that may be kept."""
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
 
 
@@ -40,6 +43,10 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an event without the field is rejected."""
     truncate: bool = False
     """Whether a list of more than ``values`` keeps its first ones, instead of its event being rejected."""
+    pool: Literal["none", "sum", "mean"] = "none"
+    """What the model uses of several values: each at its place in the list (none), or one vector, their sum or mean by
+    the weights that an object gives them, as in {"news": 0.7, "sport": 0.3}; in a list each weighs 1.
+    """
     coerce: bool = False
     """For a table with a bucket: whether text that is a number counts as that number, and empty text as no value."""
 
@@ -90,6 +97,17 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     partition_by: str | None = None
     """Events with equal values of this field keep their order; None spreads events evenly."""
     limits: Limits = Limits()
+    weight: str = ""
+    """Field of the event whose number weighs the sample in the loss and in metrics; a sample without it weighs 1.
+    Empty: all weigh 1.
+    """
+    keep_negatives: float = 1.0
+    """Share of the samples without a click that are trained; they weigh the more, so that predictions stay the same.
+    1: all.
+    """
+    negatives_kept: float = 1.0
+    """Share of the samples without a click that the events still contain, if somebody has left out the others before.
+    """
     crosses: tuple[tuple[str, ...], ...] = ()
     """Pairs and triples of tables: each combination of their values has a key of its own, with a wide weight that the
     model uses.
@@ -104,6 +122,23 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def singles(self) -> int:
         """E, keys per sample of single values, which come first; the model uses their embeddings, too."""
         return sum(table.values for table in self.tables)
+
+    @cached_property
+    def pools(self) -> tuple[tuple[int, int], ...]:
+        """The first key of each pooled table, and its number of keys."""
+        starts = accumulate((table.values for table in self.tables), initial=0)
+        pairs = zip(starts, self.tables, strict=False)
+        return tuple((start, table.values) for start, table in pairs if table.pool != "none")
+
+    @cached_property
+    def shares(self) -> int:
+        """P, keys of pooled tables, each of which has a share."""
+        return sum(count for _, count in self.pools)
+
+    @cached_property
+    def vectors(self) -> int:
+        """V, embeddings that the model uses: one for each key of single values, and one for each pooled table."""
+        return self.singles - self.shares + len(self.pools)
 
     @cached_property
     def cross_names(self) -> tuple[str, ...]:
@@ -127,9 +162,19 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return tuple(dict.fromkeys(use.field for use in self._uses))
 
     @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The same with the field of weights."""
+        return tuple(dict.fromkeys((*self.sources, self.weight))) if self.weight else self.sources
+
+    @cached_property
     def required(self) -> tuple[str, ...]:
         """The fields that no event may lack."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
+
+    @cached_property
+    def negative_weight(self) -> float:
+        """What a sample without a click weighs, so that it counts for those that are missing."""
+        return 1 / (self.keep_negatives * self.negatives_kept)
 
     @cached_property
     def coerced(self) -> tuple[str, ...]:
@@ -148,17 +193,21 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits, equal if keys and dense floats mean the same; rules of rejection do not count."""
-        if not self.crosses:
+        """16 hex digits, equal if samples mean the same; rules of rejection do not count."""
+        more: list[object] = [self.crosses] if self.crosses else []
+        more += [[self.keep_negatives, self.negatives_kept]] if self.negative_weight != 1 else []
+        if not more:
             return self.record_fingerprint
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.record_fingerprint, self.crosses]))
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([self.record_fingerprint, *more]))
 
     @cached_property
     def record_fingerprint(self) -> str:
-        """The same without crosses, which packed records do not contain."""
-        tables = [(t.name, t.field, t.values, t.bucket) for t in self.tables]
+        """The same without crosses and down-sampling, which packed records do not contain."""
+        pools = [() if t.pool == "none" else (t.pool,) for t in self.tables]
+        tables = [(t.name, t.field, t.values, t.bucket, *pool) for t, pool in zip(self.tables, pools, strict=True)]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense]))
+        weight = [self.weight] if self.weight else []
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *weight]))
 
 
 def without_crosses(schema: Schema) -> Schema:
@@ -225,6 +274,8 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             faults.append((f"table {table.name!r} has both a bucket and {table.values} values", "values = 1"))
         if table.truncate and table.values == 1:
             faults.append((f"table {table.name!r} has truncate and one value", "truncate of lists, values above 1"))
+        if table.pool != "none" and table.values == 1:
+            faults.append((f"table {table.name!r} has pool and one value", "pool of lists, values above 1"))
         if table.coerce and table.bucket == "none":
             faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
     faults += _cross_faults(schema)
@@ -238,9 +289,17 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
             )
     if schema.limits.record_bytes < 64 or schema.limits.string_bytes < 1:
         faults.append((f"limits are {schema.limits}", "record_bytes >= 64 and string_bytes >= 1"))
+    pooled = {t.field for t in schema.tables if t.pool != "none"}
+    for name in sorted({t.field for t in schema.tables if t.pool == "none"} & pooled):
+        faults.append((f"field {name!r} has pool for one use and not for another", "one meaning a field"))
     single = {t.field for t in schema.tables if t.values == 1} | _numeric(schema)
     for name in sorted({t.field for t in schema.tables if t.values > 1} & single):
         faults.append((f"field {name!r} is a list for one use and a single value for another", "one meaning a field"))
+    for name, share in (("keep_negatives", schema.keep_negatives), ("negatives_kept", schema.negatives_kept)):
+        if not LEAST_SHARE <= share <= 1:
+            faults.append((f"{name} is {share}", f"a share from {LEAST_SHARE:g} to 1"))
+    if schema.weight and schema.weight in {t.field for t in schema.tables if t.bucket == "none"}:
+        faults.append((f"field {schema.weight!r} is a weight and has keys of a table", "one meaning a field"))
     for name in sorted(_coerced(schema, True) & _coerced(schema, False)):
         faults.append((f"field {name!r} has coerce for one use and not for another", "one meaning a field"))
     return faults

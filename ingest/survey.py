@@ -101,11 +101,11 @@ class Column:
 
     def add(self, value: Any) -> None:
         """Adds the value of one JSON event; null and an empty list count as none."""
-        if value is None or value == []:
+        if value is None or value == [] or value == {}:
             return
         self.present += 1
         self.kinds[KIND_NAMES[type(value)]] += 1
-        members = value if isinstance(value, list) else [value]
+        members = list(value) if isinstance(value, list | dict) else [value]
         self._add_keys(key_of("", member) for member in members if isinstance(member, str | int | float))
         self._add_numbers([float(m) for m in members if type(m) in (int, float) and abs(m) < 1e300])
         if len(self.examples) < EXAMPLES and (text := show_value(value)) not in self.examples:
@@ -148,8 +148,8 @@ class Survey:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._decoder = Decoder(schema)
-        self._columns = {name: Column() for name in schema.sources}
+        self._decoder = Decoder(msgspec.structs.replace(schema, keep_negatives=1.0))
+        self._columns = {name: Column() for name in schema.inputs}
         self._unknown: dict[str, Column] = {}
         self._reasons: Counter[str] = Counter()
         self._rejects: dict[str, str] = {}
@@ -225,3 +225,6 @@ class Survey:
             keys = samples.keys_BF[chosen_B, key : key + widths[name]] if key >= 0 else None
             floats = samples.dense_BN[chosen_B, dense.index(name)] if name in dense else None
             self._columns[name].add_packed(keys, int(witnesses.absent_S[place]), floats, int(chosen_B.sum()))
+        if samples.weights_B is not None:
+            count = int(is_packed_B.sum())
+            self._columns[self._schema.weight].add_packed(None, 0, samples.weights_B[is_packed_B], count)

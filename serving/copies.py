@@ -55,6 +55,8 @@ class ModelSpec:
     """The table or cross of each key of a sample; empty: rare keys have no row in common."""
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
+    pools: tuple[tuple[int, int], ...] = ()
+    """First key and number of keys of each pooled table."""
 
     @property
     def dense_rule(self) -> DenseRule:
@@ -142,7 +144,10 @@ class ModelCopy:
             values_BFW = self.table.look_up(samples.keys_BF)
             wide_BF = values_BFW[..., dim] if self.spec.rows.wide else None
             dense_BN = torch.from_numpy(np.array(samples.dense_BN, np.float32)).to(device)
-            logits_B = self.module(values_BFW[:, : self.module.fields, :dim], wide_BF, dense_BN)
+            shares_BP = None
+            if samples.shares_BP is not None:
+                shares_BP = torch.from_numpy(np.array(samples.shares_BP, np.float32)).to(device)
+            logits_B = self.module.score(values_BFW[:, : self.module.fields, :dim], wide_BF, dense_BN, shares_BP)
             probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
         return probabilities_B
 
@@ -157,6 +162,7 @@ class ModelCopy:
             dtype=torch.float32,
             device=spec.device,
             crosses=spec.crosses,
+            pools=spec.pools,
         )
         return module.requires_grad_(False).eval()
 

@@ -124,7 +124,13 @@ def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
     """Logs predictions and joins their labels; None if the settings name no folder for that."""
     if job.config.log_predictions is None or job.open_source is None:
         return None
-    labels = ServedLabels(job.config.log_predictions, job.config.label_seconds, job.open_source, meter)
+    labels = ServedLabels(
+        job.config.log_predictions,
+        job.config.label_seconds,
+        job.open_source,
+        meter,
+        negative_weight=1 / job.schema.negatives_kept,
+    )
     labels.start()
     return labels
 

@@ -33,8 +33,10 @@ class QuestionScorer:
         """None before the first snapshot, and if the samples do not fit this model or cannot be scored."""
         fields = self._copies.spec.fields
         dense = self._copies.spec.dense
-        if not samples or (asked.keys.size, asked.dense.size) != (samples * fields, samples * dense):
-            found = {"samples": samples, "keys": asked.keys.size, "dense": asked.dense.size}
+        shares = sum(count for _, count in self._copies.spec.pools)
+        sizes = asked.keys.size, asked.dense.size, asked.shares.size
+        if not samples or sizes != (samples * fields, samples * dense, samples * shares):
+            found = {"samples": samples, "keys": sizes[0], "dense": sizes[1], "shares": sizes[2]}
             self._log.warning("samples of another schema are not scored; serve with the settings of the run", **found)
             return None
         question = Samples(
@@ -42,6 +44,7 @@ class QuestionScorer:
             dense_BN=asked.dense.reshape(samples, dense),
             keys_BF=asked.keys.reshape(samples, fields),
             times_B=np.zeros(samples),
+            shares_BP=asked.shares.reshape(samples, shares) if shares else None,
         )
         began = time.perf_counter()
         try:

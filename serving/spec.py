@@ -32,4 +32,5 @@ def spec_of(
         device=device,
         tables=schema.columns,
         crosses=len(schema.crosses),
+        pools=schema.pools,
     )

@@ -34,6 +34,8 @@ class WorkerJob:
     """
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
+    pools: tuple[tuple[int, int], ...] = ()
+    """First key and number of keys of each pooled table."""
     link: Link = field(default_factory=Link)
     """Its network link; not shaped by default."""
     ends_itself: bool = False

@@ -9,7 +9,7 @@ A size is captured once it has come several times: capturing takes as long as ma
 tried for a few should not be slowed down by it.
 
 Legend: b samples of the micro-batch, F keys per sample, E of them whose embeddings the model uses, N dense inputs, U
-rows it uses, D embedding columns, W columns of a value.
+rows it uses, D embedding columns, W columns of a value, P keys of pooled tables.
 """
 
 from collections import Counter
@@ -44,6 +44,10 @@ class MicroBatch(NamedTuple):
     labels_b: Tensor
     batch: int
     """Samples of all workers."""
+    weights_b: Tensor | None = None
+    """How much each sample counts; None: 1."""
+    shares_bP: Tensor | None = None
+    """Shares of the values of pooled tables; None: there are none."""
 
 
 class Pass:
@@ -57,11 +61,12 @@ class Pass:
         self._wide_U1 = micro.values_UW[:, dim:].detach().requires_grad_() if has_wide else None
         wide_bF = None if self._wide_U1 is None else look_up(self._wide_U1, micro.positions_bF).squeeze(-1)
         embeddings_bED = look_up(self._embeddings_UD, micro.positions_bF[:, : model.fields])
-        self.logits_b = model(embeddings_bED, wide_bF, micro.dense_bN)
+        self.logits_b = model.score(embeddings_bED, wide_bF, micro.dense_bN, micro.shares_bP)
 
     def backward(self) -> Tensor:
         """Gradients of the rows, [U, W]; those of the dense weights are added in their place."""
-        torch.autograd.backward(mean_loss(self.logits_b, self._micro.labels_b, self._micro.batch))
+        micro = self._micro
+        torch.autograd.backward(mean_loss(self.logits_b, micro.labels_b, micro.batch, micro.weights_b))
         assert self._embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
         if self._wide_U1 is None:
             return self._embeddings_UD.grad
@@ -86,9 +91,13 @@ def fetch(logits_b: Tensor) -> Callable[[], NDArray[np.float32]]:
     return wait
 
 
-def mean_loss(logits_b: Tensor, labels_b: Tensor, batch: int) -> Tensor:
-    """The loss summed over a micro-batch and divided by the size of the whole batch."""
-    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, reduction="sum")
+def mean_loss(logits_b: Tensor, labels_b: Tensor, batch: int, weights_b: Tensor | None = None) -> Tensor:
+    """The loss times the weights, summed over a micro-batch and divided by the size of the whole batch.
+
+    It is divided by the number of samples, not by the sum of their weights: a sample of weight 2 moves the model as two
+    equal samples do, whatever the others of its batch weigh.
+    """
+    summed = torch.nn.functional.binary_cross_entropy_with_logits(logits_b, labels_b, weights_b, reduction="sum")
     return summed / batch
 
 
@@ -104,6 +113,8 @@ class Graph:
         self._values_bFW = like.values_UW.new_zeros(*like.positions_bF.shape, like.values_UW.shape[1]).requires_grad_()
         self._dense_bN = torch.zeros_like(like.dense_bN)
         self._labels_b = torch.zeros_like(like.labels_b)
+        self._weights_b = None if like.weights_b is None else torch.zeros_like(like.weights_b)
+        self._shares_bP = None if like.shares_bP is None else torch.zeros_like(like.shares_bP)
         self._logits_b = self._labels_b
         self._graph = torch.cuda.CUDAGraph()
         self._capture()
@@ -127,9 +138,9 @@ class Graph:
         has_wide = self._values_bFW.shape[2] > self._dim
         # as single kernels get it: with another layout the sum of wide weights would round differently
         wide_bF = self._values_bFW[:, :, self._dim].contiguous() if has_wide else None
-        logits_b = self._model(embeddings_bED, wide_bF, self._dense_bN)
+        logits_b = self._model.score(embeddings_bED, wide_bF, self._dense_bN, self._shares_bP)
         self._logits_b = logits_b.detach()
-        torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch))
+        torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch, self._weights_b))
 
     def run(self, micro: MicroBatch) -> "GraphPass":
         """Starts forward and backward of a micro-batch; they are one."""
@@ -137,6 +148,10 @@ class Graph:
         torch.index_select(micro.values_UW, 0, micro.positions_bF.view(-1), out=flat)
         self._dense_bN.copy_(micro.dense_bN)
         self._labels_b.copy_(micro.labels_b)
+        if self._weights_b is not None and micro.weights_b is not None:
+            self._weights_b.copy_(micro.weights_b)
+        if self._shares_bP is not None and micro.shares_bP is not None:
+            self._shares_bP.copy_(micro.shares_bP)
         self._graph.replay()
         assert self._values_bFW.grad is not None, "the rows took no part in the forward pass"
         return GraphPass(self._logits_b, self._values_bFW.grad, micro)

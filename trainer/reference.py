@@ -22,6 +22,7 @@ from ps.config import RowConfig
 from ps.start import start_rows
 from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
+from trainer.models.layers import Pools
 from trainer.models.registry import build_model
 from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
 
@@ -92,9 +93,10 @@ class Reference:
         device: str | torch.device = "cpu",
         batch: int | None = None,
         crosses: int = 0,
+        pools: Pools = (),
     ) -> None:
         """fields: keys with embeddings. batch: samples of a full batch; None: every batch counts as full. crosses: keys
-        after those of the fields.
+        after those of the fields. pools: first key and number of keys of each pooled table.
         """
         self._config = rows
         self._batch = batch
@@ -102,7 +104,7 @@ class Reference:
         self._device = torch.device(device)
         self._dtype = float_type(rows)
         self.numbering = Numbering()
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses)
+        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses, pools)
         optimizer = torch.optim.Adam if model.dense_optimizer == "adam" else torch.optim.SGD
         self._dense = optimizer(self.model.parameters(), lr=model.dense_rate, fused=True)
         self._sparse = RowOptimizer(rows, self._device)
@@ -120,10 +122,13 @@ class Reference:
         labels_B: NDArray[np.float32],
         step: int = 0,
         admit: Callable[[int], int] | None = None,
+        weights_B: NDArray[np.float32] | None = None,
+        shares_BP: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``.
 
-        admit: says how many of so many new rows get chunks, the first ones; None: all.
+        admit: says how many of so many new rows get chunks, the first ones; None: all. weights_B: how much each sample
+        counts; None: 1. shares_BP: those of the values of pooled tables.
         """
         rows_BF, new_keys, new_rows = self.numbering.number(keys_BF, step)
         self._put(new_rows, new_keys)
@@ -131,19 +136,39 @@ class Reference:
             bare_J = np.zeros((len(new_rows) - (chunked := admit(len(new_rows))), self._config.chunks), np.bool_)
             self._reshape(new_rows[chunked:], bare_J, new_keys[chunked:])
         tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
-        return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype))
+        optional = [
+            None if array is None else torch.from_numpy(array).to(self._device, self._dtype)
+            for array in (weights_B, shares_BP)
+        ]
+        return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype), *optional)
 
-    def train(self, rows_BF: Tensor, dense_BN: Tensor, labels_B: Tensor) -> NDArray[np.float32]:
+    def train(
+        self,
+        rows_BF: Tensor,
+        dense_BN: Tensor,
+        labels_B: Tensor,
+        weights_B: Tensor | None = None,
+        shares_BP: Tensor | None = None,
+    ) -> NDArray[np.float32]:
         """The same for row numbers that are known already."""
         rows_U, positions_BF = torch.unique(rows_BF, return_inverse=True)
         values_UW = self._values_RW.index_select(0, rows_U).requires_grad_()
-        logits_B = self._forward(values_UW, positions_BF, dense_BN)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B)
+        logits_B = self._forward(values_UW, positions_BF, dense_BN, shares_BP)
+        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B)
         self._dense.zero_grad()
         torch.autograd.backward(loss)
         self._dense.step()
         self._update_rows(rows_U, values_UW, positions_BF)
         logits: NDArray[np.float32] = logits_B.detach().to(torch.float32).cpu().numpy()
+        return logits
+
+    def predict(self, keys_BF: NDArray[np.uint64], dense_BN: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits of samples whose keys are known."""
+        rows_BF, _, _ = self.numbering.number(keys_BF)
+        positions_BF = torch.from_numpy(rows_BF).to(self._device)
+        with torch.no_grad():
+            logits_B = self._forward(self._values_RW, positions_BF, torch.from_numpy(dense_BN).to(self._device))
+        logits: NDArray[np.float32] = logits_B.to(torch.float32).cpu().numpy()
         return logits
 
     def grow(self, keys: NDArray[np.uint64]) -> None:
@@ -257,12 +282,14 @@ class Reference:
         self._state_RS[rows_K] = rows_KT[:, shape.value :]
         self._clear_dropped(rows_K)
 
-    def _forward(self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor) -> Tensor:
+    def _forward(
+        self, values_UW: Tensor, positions_BF: Tensor, dense_BN: Tensor, shares_BP: Tensor | None = None
+    ) -> Tensor:
         values_BFW = functional.embedding(positions_BF, values_UW)
         if not self._config.wide:
-            return self.model(values_BFW, None, dense_BN)
+            return self.model.score(values_BFW, None, dense_BN, shares_BP)
         embeddings_BFD, wide_BF1 = torch.split(values_BFW, [self._config.dim, 1], dim=2)
-        return self.model(embeddings_BFD[:, : self.model.fields], wide_BF1.squeeze(2), dense_BN)
+        return self.model.score(embeddings_BFD[:, : self.model.fields], wide_BF1.squeeze(2), dense_BN, shares_BP)
 
     def _update_rows(self, rows_U: Tensor, values_UW: Tensor, positions_BF: Tensor) -> None:
         uses_U = None

@@ -7,8 +7,8 @@ For every order, in this order:
                as it answers; if the next order is known, 1 and 2 of it then begin for rows that do not depend on this
                step (trainer/transfers.py)
   3. forward   logits of the micro-batch with the current weights: the prequential predictions
-  4. backward  of the loss summed over the micro-batch and divided by the size of the whole batch; for rows, by that of
-               a full batch (trainer/rows.py)
+  4. backward  of the loss times the weights of samples, summed over the micro-batch and divided by the size of the
+               whole batch; for rows, by that of a full batch (trainer/rows.py)
   5. reduce    in a ring: dense gradients, and those of replicated rows, are summed over all workers (while 6 runs) and
                the dense weights change; alone: the dense weights change; otherwise the gradient is sent to the shards
   6. rows      used by this worker alone: the optimizer is applied in the cache; shared rows: the slot's value, which
@@ -198,6 +198,7 @@ class Worker:
             dtype=self._dtype,
             device=self.device,
             crosses=job.crosses,
+            pools=job.pools,
         )
         dense = Dense(self.model, job.model)
         is_captured = self.device.type == "cuda" and job.trainer.graphs
@@ -300,15 +301,19 @@ class Worker:
         slots_U = self.cache.index(work.used_slots)
         return Gathered(slots_U, self.cache.values_CW.index_select(0, slots_U))
 
+    def _floats(self, received: NDArray[np.float32]) -> Tensor:
+        """A copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere."""
+        return self.cache.tensor(received).to(self._dtype, copy=True)
+
     def _micro_batch(self, order: Order, work: OrderArrays, values_UW: Tensor) -> MicroBatch:
-        # a copy: kernels give equal bits only for equally aligned memory, and a message may begin anywhere
-        dense_bN = self.cache.tensor(work.dense).view(order.samples, -1).to(self._dtype, copy=True)
         return MicroBatch(
             values_UW=values_UW,
             positions_bF=self.cache.index(work.positions).view(order.samples, self._fields),
-            dense_bN=dense_bN,
+            dense_bN=self._floats(work.dense).view(order.samples, -1),
             labels_b=self.cache.tensor(work.labels).to(self._dtype),
             batch=order.batch,
+            weights_b=self._floats(work.weights) if work.weights.size else None,
+            shares_bP=self._floats(work.shares).view(order.samples, -1) if work.shares.size else None,
         )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:

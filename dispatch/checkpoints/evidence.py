@@ -1,5 +1,8 @@
 """What samples say about labels and models, with bounds by chance: pure functions of arrays.
 
+Samples with weights count by them, but as no more samples than would tell as much if all weighed the same: a few heavy
+ones are no more certain than a few others.
+
 Legend: B samples.
 """
 
@@ -35,19 +38,34 @@ class ScoredSamples(msgspec.Struct, frozen=True):
     """Probabilities by the model in training, before it learnt from the sample."""
     reference_B: Floats
     """Probabilities by the snapshot that was served."""
+    weights_B: Floats | None = None
+    """None: all weigh 1."""
 
     def __len__(self) -> int:
         return len(self.clicked_B)
 
+    @property
+    def counts_B(self) -> NDArray[np.float64]:  # noqa: N802 (shape letters)
+        """As how many samples of equal weight each one counts."""
+        if self.weights_B is None or not self.weights_B.any():
+            return np.ones(len(self))
+        weights_B = self.weights_B.astype(np.float64)
+        counts_B: NDArray[np.float64] = weights_B * (weights_B.sum() / np.square(weights_B).sum())
+        return counts_B
+
     def newest(self, samples: int) -> "ScoredSamples":
         start = max(0, len(self) - samples)
-        return ScoredSamples(self.clicked_B[start:], self.model_B[start:], self.reference_B[start:])
+        weights_B = None if self.weights_B is None else self.weights_B[start:]
+        return ScoredSamples(self.clicked_B[start:], self.model_B[start:], self.reference_B[start:], weights_B)
 
     def followed_by(self, newer: "ScoredSamples") -> "ScoredSamples":
+        has_weights = self.weights_B is not None or newer.weights_B is not None
+        parts = [np.ones(len(each), np.float32) if each.weights_B is None else each.weights_B for each in (self, newer)]
         return ScoredSamples(
             np.concatenate([self.clicked_B, newer.clicked_B]),
             np.concatenate([self.model_B, newer.model_B]),
             np.concatenate([self.reference_B, newer.reference_B]),
+            np.concatenate(parts) if has_weights else None,
         )
 
 
@@ -55,12 +73,13 @@ def no_scores() -> ScoredSamples:
     return ScoredSamples(np.empty(0, np.bool_), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
-def scored(clicked_B: Bools, model_B: Floats, reference_B: Floats) -> ScoredSamples:
+def scored(clicked_B: Bools, model_B: Floats, reference_B: Floats, weights_B: Floats | None = None) -> ScoredSamples:
     """The samples whose predictions are finite, limited so that none is certain."""
     is_finite_B = np.isfinite(model_B) & np.isfinite(reference_B)
     least = np.float32(LEAST_PROBABILITY)
     model, reference = (np.clip(each[is_finite_B], least, 1 - least) for each in (model_B, reference_B))
-    return ScoredSamples(clicked_B[is_finite_B], model, reference)
+    weights = None if weights_B is None else weights_B[is_finite_B]
+    return ScoredSamples(clicked_B[is_finite_B], model, reference, weights)
 
 
 class Auc(NamedTuple):
@@ -95,26 +114,29 @@ def compare(samples: ScoredSamples) -> Comparison:
     clicked_B = samples.clicked_B
     model_B = samples.model_B.astype(np.float64)
     reference_B = samples.reference_B.astype(np.float64)
+    counts_B = samples.counts_B
+    total = float(counts_B.sum())
     reference_loss_B = _losses(clicked_B, reference_B)
     excess_B = _losses(clicked_B, model_B) - reference_loss_B
+    excess = float((counts_B * excess_B).sum()) / total
     return Comparison(
-        samples=len(samples),
-        clicks=int(np.count_nonzero(clicked_B)),
-        expected=float(reference_B.sum()),
-        predicted=float(model_B.sum()),
-        reference_auc=measure_auc(reference_B, clicked_B),
-        model_auc=measure_auc(model_B, clicked_B),
-        reference_loss=float(reference_loss_B.mean()),
-        excess=float(excess_B.mean()),
-        excess_deviation=float(excess_B.std()) / sqrt(len(samples)),
+        samples=max(1, round(total)),
+        clicks=round(float(counts_B[clicked_B].sum())),
+        expected=float((counts_B * reference_B).sum()),
+        predicted=float((counts_B * model_B).sum()),
+        reference_auc=measure_auc(reference_B, clicked_B, counts_B),
+        model_auc=measure_auc(model_B, clicked_B, counts_B),
+        reference_loss=float((counts_B * reference_loss_B).sum()) / total,
+        excess=excess,
+        excess_deviation=sqrt(float((counts_B * np.square(excess_B - excess)).sum()) / total) / sqrt(total),
     )
 
 
 def telling_samples(samples: ScoredSamples) -> int | None:
     """How many of the newest samples are enough to judge labels by; None: all of them are not enough."""
-    newest_first_B = samples.reference_B[::-1].astype(np.float64)
-    clicks_B = np.cumsum(newest_first_B)
-    others_B = np.arange(1, len(samples) + 1) - clicks_B
+    counts_B = samples.counts_B[::-1]
+    clicks_B = np.cumsum(counts_B * samples.reference_B[::-1])
+    others_B = np.cumsum(counts_B) - clicks_B
     found = int(np.searchsorted(np.minimum(clicks_B, others_B), EVIDENCE))
     return found + 1 if found < len(samples) else None
 
@@ -140,24 +162,33 @@ def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
     are_clicks = bool(samples.clicked_B[-1])
     others = np.flatnonzero(samples.clicked_B != are_clicks)
     first = int(others[-1]) + 1 if others.size else 0
-    length = len(samples) - first
-    rates = float(samples.reference_B[first:].mean(dtype=np.float64)), usual_rate
+    counts_B = samples.counts_B[first:]
+    length = float(counts_B.sum())
+    rates = float((counts_B * samples.reference_B[first:]).sum()) / length if length else 0.0, usual_rate
     others_expected = [length * (1 - rate if are_clicks else rate) for rate in rates if rate is not None]
-    return Run(length, are_clicks, max(others_expected))
+    return Run(len(samples) - first, are_clicks, max(others_expected))
 
 
-def measure_auc(scores_B: NDArray[np.floating], clicked_B: Bools) -> Auc | None:
-    """The AUC, by comparing ranks; None: there is only one class."""
+def measure_auc(
+    scores_B: NDArray[np.floating], clicked_B: Bools, counts_B: NDArray[np.float64] | None = None
+) -> Auc | None:
+    """The AUC, by comparing ranks; None: there is only one class. counts_B: as how many samples each one counts."""
+    counts_B = np.ones(len(scores_B)) if counts_B is None else counts_B
     clicks = scores_B[clicked_B]
-    others = np.sort(scores_B[~clicked_B])
-    if not len(clicks) or not len(others):
+    others = scores_B[~clicked_B]
+    order = np.argsort(others)
+    others = others[order]
+    click_counts = counts_B[clicked_B]
+    below = np.concatenate([[0.0], np.cumsum(counts_B[~clicked_B][order])])
+    clicked = float(click_counts.sum())
+    if not clicked or not below[-1]:
         return None
-    lower = np.searchsorted(others, clicks, "left") + np.searchsorted(others, clicks, "right")
-    value = float(lower.mean()) / (2 * len(others))
-    return Auc(value, auc_deviation(value, len(clicks), len(others)))
+    lower = below[np.searchsorted(others, clicks, "left")] + below[np.searchsorted(others, clicks, "right")]
+    value = float((click_counts * lower).sum()) / clicked / (2 * float(below[-1]))
+    return Auc(value, auc_deviation(value, clicked, float(below[-1])))
 
 
-def auc_deviation(auc: float, clicks: int, others: int) -> float:
+def auc_deviation(auc: float, clicks: float, others: float) -> float:
     """The standard deviation after Hanley and McNeil, 1982."""
     both_clicks = auc / (2 - auc) - auc**2
     both_others = 2 * auc**2 / (1 + auc) - auc**2

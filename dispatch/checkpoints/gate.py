@@ -376,29 +376,40 @@ def _judge_by_past(rule: GateRule, state: GateState, found: CheckpointReadings) 
         return Opinion(f"{labels} (no reference)")
     model = (
         None if usual is None else _worse_than_usual(rule, state, usual, recent),
-        _wrong_sum(rule, state, recent.samples, recent.clicks, recent.predicted_clicks),
+        _wrong_sum(rule, state, *_counted(recent)),
     )
     return Opinion(None, tuple(f"{reason} (no reference)" for reason in model if reason is not None))
 
 
 def _wrong_labels(rule: GateRule, state: GateState, usual: Usual, found: CheckpointReadings) -> str | None:
     recent = found.recent
-    expected = usual.click_rate * found.recent.samples
-    if (reason := _impossible_rate(recent.samples, recent.clicks, expected, "the usual rate")) is not None:
+    samples, clicks, _ = _counted(recent)
+    expected = usual.click_rate * samples
+    if (reason := _impossible_rate(samples, clicks, expected, "the usual rate")) is not None:
         return reason
-    least = 0.0 if recent.auc is None else _least_auc(state, recent.clicks, recent.samples - recent.clicks)
+    least = 0.0 if recent.auc is None else _least_auc(state, clicks, samples - clicks)
     if recent.auc is not None and recent.auc < least:
         return f"AUC of the latest {recent.samples} samples is {recent.auc:.3f}; expected {least:.3f} at least"
     held = state.held
     is_awaited = held is not None and found.trained - held.samples < PATIENCE * rule.samples
     if held is None or not held.are_labels_suspect or not is_awaited:
         return None
-    if abs(recent.clicks - expected) <= rule.calibration * expected:
+    if abs(clicks - expected) <= rule.calibration * expected:
         return None
     return (
-        f"labels were suspect, and {recent.clicks} of the latest {recent.samples} samples are clicks; expected about "
+        f"labels were suspect, and {clicks} of the latest {samples} samples are clicks; expected about "
         f"{expected:.0f}, as before"
     )
+
+
+def _counted(recent: Quality) -> tuple[int, int, float]:
+    """Samples, clicks and predicted clicks; of samples with weights as many as would tell as much without."""
+    weights = recent.weights
+    if weights is None or not weights.total:
+        return recent.samples, recent.clicks, recent.predicted_clicks
+    samples = max(1, round(weights.effective_samples))
+    scale = samples / weights.total
+    return samples, round(scale * weights.clicks), scale * recent.predicted_clicks
 
 
 def _worse_than_usual(rule: GateRule, state: GateState, usual: Usual, recent: Quality) -> str | None:
@@ -452,7 +463,9 @@ def _state_after(
 
 
 def _move_usual(usual: Usual | None, recent: Quality, weight: float) -> Usual:
-    rate = recent.clicks / recent.samples
+    weights = recent.weights
+    is_weighed = weights is not None and weights.total > 0
+    rate = weights.clicks / weights.total if weights is not None and is_weighed else recent.clicks / recent.samples
     if usual is None:
         return Usual(rate, recent.auc, recent.normalized_entropy)
     return Usual(

@@ -46,4 +46,5 @@ class PendingScores:
         with np.errstate(over="ignore"):
             model_B = (1 / (1 + np.exp(-logits_B))).astype(np.float32)
         clicked_B = self._asked.samples.labels_B > 0.5
-        return ReferenceScores(scored(clicked_B, model_B, answer.probabilities_B), answer.checkpoint, answer.step)
+        scores = scored(clicked_B, model_B, answer.probabilities_B, self._asked.samples.weights_B)
+        return ReferenceScores(scores, answer.checkpoint, answer.step)

@@ -67,6 +67,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped."""
+    omitted: int = 0
+    """Negatives that down-sampling has left out."""
     newest_event_seconds: float = 0.0
     """Event time of the newest sample, in seconds since 1970; 0: not known."""
     fields: FieldCounts | None = None

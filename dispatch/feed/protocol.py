@@ -25,6 +25,8 @@ class QuestionArrays(NamedTuple):
 
     keys: U64
     dense: F32
+    shares: F32 = NO_F32
+    """Shares of the values of pooled tables."""
 
 
 class ScoreArrays(NamedTuple):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dispatch.checkpoints.reference import ReferenceAnswer
 from dispatch.feed.protocol import Live, QuestionArrays, Scores
+from infra.base.wire import NO_F32
 from ingest.samples import Samples
 
 NEXT_SECONDS = 0.2
@@ -63,7 +64,8 @@ class Questions:
             if not self._able.keys() - self._ignored.keys():
                 return None
             self._number += 1
-            arrays = QuestionArrays(samples.keys_BF.reshape(-1), samples.dense_BN.reshape(-1))
+            shares = NO_F32 if samples.shares_BP is None else samples.shares_BP.reshape(-1)
+            arrays = QuestionArrays(samples.keys_BF.reshape(-1), samples.dense_BN.reshape(-1), shares)
             self._open = OpenQuestion(self._number, len(samples), arrays, Future(), {})
             return self._open.answer
 

@@ -12,6 +12,7 @@ import numpy as np
 from dispatch.dense import DenseMoves
 from dispatch.placement.rows.plan import WorkerPlan
 from dispatch.protocol import Early, Order, OrderArrays
+from infra.base.wire import NO_F32
 from ingest.samples import Samples
 from ps.phases import TRAIN
 
@@ -75,6 +76,8 @@ def _training(
         positions=plan.use.positions,
         dense=samples.dense_BN[mine].reshape(-1),
         labels=samples.labels_B[mine],
+        weights=NO_F32 if samples.weights_B is None else samples.weights_B[mine],
+        shares=NO_F32 if samples.shares_BP is None else samples.shares_BP[mine].reshape(-1),
     )
     return header, arrays
 

@@ -3,10 +3,11 @@
 Logloss, base rate and calibration are exact sums in float64. AUC is streaming: scores are counted in fine bins of the
 logit, and two scores in one bin count half, as ties do; with bins 0.0005 wide that is within about 1e-5 of sorting. The
 counts are whole numbers, so figures since a mark are exact, too. Logits that are NaN or infinite are excluded from
-every figure and counted. A figure that is not defined yet (no samples, only one class) is None.
+every figure and counted. Where samples have weights, every figure is by weight, except for numbers of samples and
+clicks. A figure that is not defined yet (no samples, only one class) is None.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import msgspec
@@ -24,6 +25,16 @@ RECENT_SAMPLES = 16_384
 """Samples that recent() covers."""
 
 
+class WeightFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What samples with weights weigh."""
+
+    total: float
+    clicks: float
+    """Weight of the samples with a click."""
+    effective_samples: float
+    """Samples of equal weight that would tell as much: the squared sum of weights divided by the sum of squares."""
+
+
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Test-then-train quality over some samples."""
 
@@ -38,9 +49,11 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float | None = None
     """Mean prediction divided by the click rate: 1 is right; above 1, too many clicks are predicted."""
     predicted_clicks: float = 0.0
-    """Sum of predictions."""
+    """Sum of predictions, by weight."""
     not_finite: int = 0
     """Samples excluded because their logit was NaN or infinite; above 0 the model has diverged."""
+    weights: WeightFigures | None = None
+    """None: every sample weighs 1."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +65,25 @@ class ScoreSums:
     not_finite: int
     counts_2K: NDArray[np.int64]
     """Counts per class (0: no click, 1: click) and bin."""
+    weights_2K: NDArray[np.float64] | None = None
+    """The same by weight; None: every sample weighs 1."""
+    squares: float = 0.0
+    """Sum of squared weights."""
 
     def since(self, earlier: "ScoreSums") -> "ScoreSums":
+        both = self.weights_2K, earlier.weights_2K
         return ScoreSums(
             self.loss - earlier.loss,
             self.predicted - earlier.predicted,
             self.not_finite - earlier.not_finite,
             self.counts_2K - earlier.counts_2K,
+            both[0] if both[0] is None or both[1] is None else both[0] - both[1],
+            self.squares - earlier.squares,
         )
+
+    def copy(self) -> "ScoreSums":
+        weights_2K = None if self.weights_2K is None else self.weights_2K.copy()
+        return replace(self, counts_2K=self.counts_2K.copy(), weights_2K=weights_2K)
 
 
 class PrequentialState(msgspec.Struct, frozen=True):
@@ -71,6 +95,8 @@ class PrequentialState(msgspec.Struct, frozen=True):
     labels: NDArray[np.float64]
     seen: int
     """Samples ever added."""
+    weights: NDArray[np.float64] | None = None
+    """None: every sample weighs 1."""
 
 
 class Prequential:
@@ -80,17 +106,29 @@ class Prequential:
         self._sums = _nothing()
         self._logits = np.zeros(recent_samples)
         self._labels = np.zeros(recent_samples)
+        self._weights: NDArray[np.float64] | None = None
         self._seen = 0
 
-    def add(self, logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
-        """Adds a batch and returns the sum of its logloss, NaN if a logit is not finite.
+    def add(
+        self,
+        logits_B: NDArray[np.floating],
+        labels_B: NDArray[np.floating],
+        weights_B: NDArray[np.floating] | None = None,
+    ) -> float:
+        """Adds a batch and returns its logloss, by weight, times its samples; NaN if a logit is not finite.
 
-        The last bits of float sums depend on the order of samples: add batches as they were formed.
+        The last bits of float sums depend on the order of samples: add batches as they were formed. weights_B: how much
+        each sample counts; None: 1.
         """
         logits, labels = _checked(logits_B, labels_B)
-        before, self._sums = self._sums, _add_up(self._sums, logits, labels)
-        self._remember(logits, labels)
-        return self._sums.loss - before.loss if self._sums.not_finite == before.not_finite else nan
+        weights = None if weights_B is None else np.asarray(weights_B, np.float64)
+        before, self._sums = self._sums, _add_up(self._sums, logits, labels, weights)
+        self._remember(logits, labels, weights)
+        if self._sums.not_finite != before.not_finite:
+            return nan
+        loss = self._sums.loss - before.loss
+        total = len(logits) if weights is None else float(weights.sum())
+        return loss if total == len(logits) else loss * len(logits) / total if total else 0.0
 
     @property
     def not_finite(self) -> int:
@@ -104,12 +142,12 @@ class Prequential:
     def recent(self) -> Quality:
         """Over the latest samples, as many as are kept."""
         filled = min(self._seen, len(self._logits))
-        return measure(_add_up(_nothing(), self._logits[:filled], self._labels[:filled]))
+        weights = None if self._weights is None else self._weights[:filled]
+        return measure(_add_up(_nothing(), self._logits[:filled], self._labels[:filled], weights))
 
     def mark(self) -> ScoreSums:
         """The sums up to now, for since()."""
-        sums = self._sums
-        return ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
+        return self._sums.copy()
 
     def since(self, mark: ScoreSums) -> Quality:
         """Over the samples added after the mark was taken."""
@@ -117,22 +155,29 @@ class Prequential:
 
     def save(self) -> PrequentialState:
         """The counterpart of ``load``."""
-        return PrequentialState(self.mark(), self._logits.copy(), self._labels.copy(), self._seen)
+        weights = None if self._weights is None else self._weights.copy()
+        return PrequentialState(self.mark(), self._logits.copy(), self._labels.copy(), self._seen, weights)
 
     def load(self, state: PrequentialState) -> None:
         """Continues from a saved state, as if there had been no interruption."""
-        sums = state.sums
-        self._sums = ScoreSums(sums.loss, sums.predicted, sums.not_finite, sums.counts_2K.copy())
+        self._sums = state.sums.copy()
         self._logits = state.logits.copy()
         self._labels = state.labels.copy()
+        self._weights = None if state.weights is None else state.weights.copy()
         self._seen = state.seen
 
-    def _remember(self, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+    def _remember(
+        self, logits: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> None:
         size = len(self._logits)
         kept = min(len(logits), size)
         at = (self._seen + len(logits) - kept + np.arange(kept)) % size
         self._logits[at] = logits[len(logits) - kept :]
         self._labels[at] = labels[len(labels) - kept :]
+        if weights is not None:
+            if self._weights is None:
+                self._weights = np.ones(size)
+            self._weights[at] = weights[len(weights) - kept :]
         self._seen += len(logits)
 
 
@@ -140,34 +185,42 @@ def recent_quality(state: PrequentialState, samples: int) -> Quality:
     """Quality over the latest samples, at most that many and no more than are kept."""
     size = len(state.logits)
     at = (state.seen - 1 - np.arange(min(samples, state.seen, size))) % size
-    return measure(_add_up(_nothing(), state.logits[at], state.labels[at]))
+    weights = None if state.weights is None else state.weights[at]
+    return measure(_add_up(_nothing(), state.logits[at], state.labels[at], weights))
 
 
 def measure(sums: ScoreSums) -> Quality:
     """The quality computed from the sums."""
     misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))
-    samples = misses + clicks
-    logloss = sums.loss / samples if samples else None
-    entropy = _entropy(clicks / samples) if samples else 0.0
+    weighed_2K = sums.counts_2K if sums.weights_2K is None else sums.weights_2K
+    clicked = float(weighed_2K[1].sum())
+    total = float(weighed_2K[0].sum()) + clicked
+    logloss = sums.loss / total if total else None
+    entropy = _entropy(clicked / total) if total else 0.0
     return Quality(
-        samples=samples,
+        samples=misses + clicks,
         clicks=clicks,
         logloss=logloss,
-        auc=auc_of(sums.counts_2K),
-        accuracy=_rightly_sided(sums.counts_2K) / samples if samples else None,
+        auc=auc_of(weighed_2K),
+        accuracy=_rightly_sided(weighed_2K) / total if total else None,
         normalized_entropy=logloss / entropy if logloss is not None and entropy > 0 else None,
-        calibration=sums.predicted / clicks if clicks else None,
+        calibration=sums.predicted / clicked if clicked else None,
         predicted_clicks=sums.predicted,
         not_finite=sums.not_finite,
+        weights=None if sums.weights_2K is None else _weight_figures(total, clicked, sums.squares),
     )
 
 
-def _rightly_sided(counts_2K: NDArray[np.int64]) -> int:
+def _weight_figures(total: float, clicks: float, squares: float) -> WeightFigures:
+    return WeightFigures(total=total, clicks=clicks, effective_samples=total**2 / squares if squares else 0.0)
+
+
+def _rightly_sided(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> float:
     """Samples without a click below a half, and with one from there on."""
-    return int(counts_2K[0, :HALF].sum() + counts_2K[1, HALF:].sum())
+    return float(counts_2K[0, :HALF].sum() + counts_2K[1, HALF:].sum())
 
 
-def auc_of(counts_2K: NDArray[np.int64]) -> float | None:
+def auc_of(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> float | None:
     """Share of (click, no click) pairs in the right order, pairs of one bin counting half."""
     misses_K, clicks_K = counts_2K
     pairs = float(misses_K.sum()) * float(clicks_K.sum())
@@ -203,7 +256,12 @@ def _nothing() -> ScoreSums:
     return ScoreSums(0.0, 0.0, 0, np.zeros((2, BINS), np.int64))
 
 
-def _add_up(sums: ScoreSums, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> ScoreSums:
+def _add_up(
+    sums: ScoreSums,
+    logits: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+) -> ScoreSums:
     """The sums with these samples added; the counts are added in place, because they are large."""
     finite = np.isfinite(logits)
     z = logits[finite]
@@ -212,12 +270,24 @@ def _add_up(sums: ScoreSums, logits: NDArray[np.float64], labels: NDArray[np.flo
     loss = np.maximum(z, 0.0) - clicked * z + np.log1p(tail)
     predicted = np.where(z >= 0, 1.0, tail) / (1.0 + tail)
     scaled = (np.clip(z, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (BINS / (2 * LOGIT_LIMIT))
-    np.add.at(sums.counts_2K, ((clicked > 0.5).astype(np.int64), np.minimum(scaled.astype(np.int64), BINS - 1)), 1)
+    at = (clicked > 0.5).astype(np.int64), np.minimum(scaled.astype(np.int64), BINS - 1)
+    np.add.at(sums.counts_2K, at, 1)
+    weights_2K = sums.weights_2K
+    squares = 0.0
+    if weights is not None:
+        weights_2K = np.zeros((2, BINS)) if weights_2K is None else weights_2K
+        weighed = weights[finite]
+        np.add.at(weights_2K, at, weighed)
+        loss *= weighed
+        predicted *= weighed
+        squares = float(np.square(weighed).sum())
     return ScoreSums(
         sums.loss + float(loss.sum()),
         sums.predicted + float(predicted.sum()),
         sums.not_finite + len(logits) - len(z),
         sums.counts_2K,
+        weights_2K,
+        sums.squares + squares,
     )
 
 

@@ -60,6 +60,8 @@ class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     skipped: int = 0
     """Events skipped by the lag policy, or removed by retention."""
+    omitted: int = 0
+    """Events without a click that down-sampling has left out."""
 
 
 class FreshnessStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class OrderedRound:
     phase: int
     plan: RoundPlan
     labels_B: NDArray[np.float32] = field(default_factory=lambda: NO_LABELS)
+    weights_B: NDArray[np.float32] | None = None
+    """How much each sample counts; None: 1."""
     dense: DenseMoves = NO_MOVES
     order_bytes: Mapping[int, int] = field(default_factory=dict)
     """Bytes of each order, by worker number; a worker that is not in it got none, and reports nothing."""

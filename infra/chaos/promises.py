@@ -104,10 +104,11 @@ def check_trained(folder: Path, records: ClientRecords, witness: Witness) -> str
     skipped = sum(step.manifest.skipped_events for step in history.steps)
     taken = tagged.total + tagged.others - left
     accepted = sum(each.accepted for each in records.sent() if not each.repeated)
-    if taken != history.samples + rejected + skipped:
+    omitted = sum(step.manifest.omitted for step in history.steps)
+    if taken != history.samples + rejected + skipped + omitted:
         raise Violated(
             f"{taken:,} events were taken from the log, {history.samples:,} samples trained, {rejected:,} rejected, "
-            f"{skipped:,} skipped; expected every event once"
+            f"{skipped:,} skipped, {omitted:,} omitted; expected every event once"
         )
     summary = f"accepted {accepted:,}, in the log {tagged.total:,}: {history.samples:,} trained once each"
     more = f", {rejected:,} dead, {skipped:,} skipped" if rejected or skipped else ""

@@ -256,6 +256,7 @@ def worker(
         dense=schema.dense,
         batch=settings.stream.batch,
         crosses=len(schema.crosses),
+        pools=schema.pools,
         link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),

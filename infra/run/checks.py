@@ -16,7 +16,7 @@ from trainer.config import check_cross
 def check_start(settings: Settings) -> None:
     """Raises ConfigError for settings with which one of the processes would fail."""
     schema = settings.event_schema
-    check_cross(settings.model, schema.singles * settings.rows.dim + schema.dense)
+    check_cross(settings.model, schema.vectors * settings.rows.dim + schema.dense)
     check_wide(settings)
     settings.dispatch.check_parking()
     check_caches(settings)

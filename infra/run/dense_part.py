@@ -37,7 +37,7 @@ def dense_part(settings: Settings) -> DensePart:
     """The dense part of the model that these settings describe."""
     schema = settings.event_schema
     rows = settings.rows
-    weights = dense_weights(settings.model, schema.singles, rows.dim, schema.dense, len(schema.crosses))
+    weights = dense_weights(settings.model, schema.vectors, rows.dim, schema.dense, len(schema.crosses))
     itemsize = np.dtype(rows.float_dtype).itemsize
     used = settings.stream.batch * schema.fields * rows.shape().value
     copies = 2 + STATE_COPIES[settings.model.dense_optimizer]

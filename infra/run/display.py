@@ -186,6 +186,8 @@ def _facts(status: Status, width: int) -> RenderableType:
         facts.append(f"{count(status.decisions.deadline_misses, 'decision')} too late")
     if status.events.skipped:
         facts.append(f"{number(status.events.skipped)} events skipped")
+    if status.events.omitted:
+        facts.append(f"{number(status.events.omitted)} negatives omitted")
     if status.keys.known:
         facts.extend(_rows(status))
     lines = Text()
@@ -495,6 +497,8 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("orders", _messages(status.workers)))
     if status.events.skipped:
         facts.append(("skipped", f"{count(status.events.skipped, 'event')}, to keep up or because they were gone"))
+    if status.events.omitted:
+        facts.append(("omitted", f"{count(status.events.omitted, 'negative')}, which others count for"))
     if served := _served(status.served, has_age=False):
         facts.append(("served", served.removeprefix("served: ")))
     if quality.not_finite:

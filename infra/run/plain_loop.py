@@ -17,4 +17,5 @@ def reference_of(settings: Settings, device: torch.device) -> Reference:
         seed=settings.seed,
         device=device,
         crosses=len(schema.crosses),
+        pools=schema.pools,
     )

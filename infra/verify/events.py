@@ -38,7 +38,7 @@ class CountedEvents:
 
 @check("events add up")
 def check_events(folder: Path) -> str:
-    """Produced = trained + dead + skipped + left, counted in the log itself, partition by partition."""
+    """Produced = trained + dead + skipped + left + omitted negatives, counted in the log itself."""
     history = read_run(folder)
     settings = read_stored(folder)
     produced = left = skipped = 0
@@ -56,8 +56,10 @@ def check_events(folder: Path) -> str:
     except (SourceError, BrokerError) as error:
         raise NotChecked(f"the stream cannot be read: {error}") from error
     rejected = sum(step.manifest.rejected for step in history.steps)
+    omitted = sum(step.manifest.omitted for step in history.steps)
     parts = f"{trained(history):,} trained + {rejected:,} dead + {skipped:,} skipped + {left:,} left"
-    if produced != trained(history) + rejected + skipped + left:
+    parts += f" + {omitted:,} omitted" if omitted else ""
+    if produced != trained(history) + rejected + skipped + left + omitted:
         raise Violated(f"{produced:,} events were produced {since(history)}; expected {parts}")
     return f"{produced:,} produced {since(history)} = {parts}"
 

@@ -31,10 +31,12 @@ def check_ranges(folder: Path) -> str:
         raise NotChecked("the run has not begun")
     rejected = sum(step.manifest.rejected for step in history.steps)
     skipped = sum(step.manifest.skipped_events for step in history.steps)
+    omitted = sum(step.manifest.omitted for step in history.steps)
+    more = f", {omitted:,} omitted" if omitted else ""
     partitions = {r.partition for step in history.steps for r in (*step.manifest.ranges, *step.manifest.skipped)}
     return (
         f"{count(len(history.steps), 'step')} {since(history)} over {count(len(partitions), 'partition')}: "
-        f"{trained(history):,} events trained, {rejected:,} dead, {skipped:,} skipped"
+        f"{trained(history):,} events trained, {rejected:,} dead, {skipped:,} skipped{more}"
     )
 
 

@@ -36,11 +36,13 @@ class Batch:
     """Ranges that were skipped since the batch before: by the lag policy, or because retention removed them."""
     skipped_events: int = 0
     """Events in them; estimated for packed records that were never read."""
+    omitted: int = 0
+    """Negatives in the ranges that down-sampling has left out."""
 
     @property
     def events(self) -> int:
-        """Number of good and bad events."""
-        return len(self.samples) + len(self.dead_letters)
+        """Number of good and bad events, trained or not."""
+        return len(self.samples) + len(self.dead_letters) + self.omitted
 
 
 def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
@@ -52,7 +54,15 @@ def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:
     arrived = [decoded.arrived_B for _, decoded in parts if len(decoded)]
     arrived_B = np.concatenate(arrived) if arrived else np.empty(0, np.int64)
     present_S = count_present(joined, schema)
-    return Batch(tuple(r for r, _ in parts), joined, number_keys(joined.keys_BF), letters, present_S, arrived_B)
+    return Batch(
+        tuple(r for r, _ in parts),
+        joined,
+        number_keys(joined.keys_BF),
+        letters,
+        present_S,
+        arrived_B,
+        omitted=sum(len(decoded.omitted_at) for _, decoded in parts),
+    )
 
 
 def _dead_letter(partition: int, bad: Reject) -> DeadLetter:

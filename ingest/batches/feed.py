@@ -56,6 +56,11 @@ class Feed:
         return self._rejected
 
     @property
+    def omitted(self) -> int:
+        """Number of negatives that down-sampling has left out, decoded and in no batch yet."""
+        return self._omitted
+
+    @property
     def unread(self) -> Position:
         """The position before the first event that is not decoded yet."""
         return self._pending[-1].end
@@ -63,7 +68,7 @@ class Feed:
     @property
     def has_something(self) -> bool:
         """Whether a batch formed now would contain anything of this partition."""
-        return bool(self.ready or self.rejected or self.skipped)
+        return bool(self.ready or self.rejected or self.omitted or self.skipped)
 
     @property
     def is_flooded(self) -> bool:
@@ -78,7 +83,8 @@ class Feed:
     @property
     def waiting(self) -> int:
         """Events of the partition that are in no batch yet."""
-        return self.ready + self.rejected + self._estimate(max(0, self.known_end - self.unread.offset))
+        decoded = self.ready + self.rejected + self.omitted
+        return decoded + self._estimate(max(0, self.known_end - self.unread.offset))
 
     def fill(self, want: int) -> None:
         """Reads until that many good events are ready or the feed is exhausted."""
@@ -90,7 +96,7 @@ class Feed:
             self.examples = [r.payload for r in records[:EXAMPLES] if len(r.payload) <= EXAMPLE_BYTES]
             decoded = self._decoder.decode(records, self.unread)
             self._records_read += len(records)
-            self._events_read += len(decoded) + len(decoded.rejects)
+            self._events_read += len(decoded) + len(decoded.rejects) + len(decoded.omitted_at)
             self._hold(*self._pending, decoded)
 
     def take_events(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
@@ -113,7 +119,8 @@ class Feed:
         """Skips everything before that record."""
         if offset <= self.unread.offset:
             return
-        self.skipped_events += self.ready + self.rejected + self._estimate(offset - self.unread.offset)
+        self.skipped_events += self.ready + self.rejected + self.omitted
+        self.skipped_events += self._estimate(offset - self.unread.offset)
         self.skipped_events -= self.unread.index
         self.skipped.append(Range(self.partition, self.position, Position(offset)))
         self.position = Position(offset)
@@ -134,9 +141,11 @@ class Feed:
         """Keeps consecutive parts for the next batches. They are joined only when a batch is formed: each join copies
         all of them.
         """
-        self._pending = [*(part for part in parts[:-1] if len(part) or part.rejects), parts[-1]]
+        filled = (part for part in parts[:-1] if len(part) or part.rejects or len(part.omitted_at))
+        self._pending = [*filled, parts[-1]]
         self._ready = sum(map(len, parts))
         self._rejected = sum(len(part.rejects) for part in parts)
+        self._omitted = sum(len(part.omitted_at) for part in parts)
         self._rejected_bytes = sum(len(reject.payload) for part in parts for reject in part.rejects)
 
     def _joined(self) -> Decoded:
@@ -155,7 +164,7 @@ class Feed:
             first, end = self._source.span(self.partition)
             if self._job.on_out_of_range == "stop" or self.unread.offset >= first:
                 raise
-            if self.ready or self.rejected:
+            if self.ready or self.rejected or self.omitted:
                 return []
             self.skip_to(first if self._job.on_out_of_range == "earliest" else end)
             return self._read()

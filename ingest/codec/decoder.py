@@ -4,7 +4,7 @@ Legend: B good samples. A record that starts with the packed magic is packed, an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import msgspec
@@ -15,6 +15,7 @@ from ingest.codec.json_events import JsonCodec
 from ingest.codec.packed import PackedCodec, is_packed
 from ingest.columns import Faults
 from ingest.samples import Samples, join_samples, no_samples
+from ingest.sampling import choose_samples, is_sampled, weigh_negatives
 from ingest.schema import Schema
 from ingest.streams.position import Position
 from ingest.streams.source import Record
@@ -24,6 +25,8 @@ KEPT_BYTES = 1_000_000
 OFFSET = 0
 """columns of ``at_B`` and ``after_B`` of Decoded"""
 INDEX = 1
+
+NOWHERE = np.empty((0, 2), np.int64)
 
 PlaceColumns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The columns at_B, after_B and arrived_B of Decoded."""
@@ -71,6 +74,8 @@ class Decoded:
     rejects: tuple[Reject, ...]
     end: Position
     """The position after all of them."""
+    omitted_at: NDArray[np.int64] = field(default_factory=lambda: NOWHERE)
+    """Offset and index of each negative that down-sampling has left out (× 2)."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -84,6 +89,7 @@ class Decoder:
         self.schema = schema
         self._json = JsonCodec(schema, needs_label)
         self._packed = PackedCodec(schema)
+        self._is_sampled = needs_label and is_sampled(schema)
 
     def decode(self, records: Sequence[Record], start: Position, unknown: list[bytes] | None = None) -> Decoded:
         """All events of consecutive records, from start on, which is in the first record; at least one record.
@@ -95,6 +101,8 @@ class Decoder:
             for packed, group in groupby(records, lambda record: is_packed(record.payload))
         ]
         decoded = join_decoded(parts)
+        if self._is_sampled and len(decoded):
+            decoded = self._sample(decoded)
         return decoded if start.index == 0 else _from(decoded, start)
 
     def nothing(self, at: Position) -> Decoded:
@@ -102,6 +110,22 @@ class Decoder:
         samples = no_samples(self.schema.fields, self.schema.dense)
         never = np.empty(0, np.int64)
         return Decoded(samples, empty, empty, never, (), at)
+
+    def _sample(self, decoded: Decoded) -> Decoded:
+        """The same without the negatives that are not kept; those that are weigh the more."""
+        samples = replace(decoded.samples, weights_B=weigh_negatives(decoded.samples, self.schema))
+        if self.schema.keep_negatives == 1:
+            return replace(decoded, samples=samples)
+        kept_B = choose_samples(samples, decoded.at_B, self.schema)
+        return Decoded(
+            samples.where(kept_B),
+            decoded.at_B[kept_B],
+            decoded.after_B[kept_B],
+            decoded.arrived_B[kept_B],
+            decoded.rejects,
+            decoded.end,
+            decoded.at_B[~kept_B],
+        )
 
     def _decode_json(self, records: Sequence[Record], unknown: list[bytes] | None) -> Decoded:
         samples, faults = self._json.decode([record.payload for record in records], unknown)
@@ -187,14 +211,18 @@ def _from(decoded: Decoded, start: Position) -> Decoded:
     skipped = count_before(decoded, start)
     rejects = tuple(reject for reject in decoded.rejects if reject.position >= start)
     samples = decoded.samples.slice(skipped, len(decoded))
-    return Decoded(samples, *_columns(decoded, slice(skipped, None)), rejects, decoded.end)
+    omitted_at = decoded.omitted_at[_before(decoded.omitted_at, start) :]
+    return Decoded(samples, *_columns(decoded, slice(skipped, None)), rejects, decoded.end, omitted_at)
 
 
 def count_before(decoded: Decoded, position: Position) -> int:
     """Number of samples before a position."""
-    offsets_B = decoded.at_B[:, OFFSET]
-    low, high = np.searchsorted(offsets_B, [position.offset, position.offset + 1])
-    return int(low + np.searchsorted(decoded.at_B[low:high, INDEX], position.index))
+    return _before(decoded.at_B, position)
+
+
+def _before(at_B: NDArray[np.int64], position: Position) -> int:
+    low, high = np.searchsorted(at_B[:, OFFSET], [position.offset, position.offset + 1])
+    return int(low + np.searchsorted(at_B[low:high, INDEX], position.index))
 
 
 def split_at(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Decoded]:
@@ -203,8 +231,10 @@ def split_at(decoded: Decoded, count: int, end: Position) -> tuple[Decoded, Deco
     after = decoded.rejects[len(before) :]
     first = decoded.samples.slice(0, count)
     rest = decoded.samples.slice(count, len(decoded))
-    head = Decoded(first, *_columns(decoded, slice(0, count)), before, end)
-    return head, Decoded(rest, *_columns(decoded, slice(count, None)), after, decoded.end)
+    omitted = _before(decoded.omitted_at, end)
+    head = Decoded(first, *_columns(decoded, slice(0, count)), before, end, decoded.omitted_at[:omitted])
+    columns = _columns(decoded, slice(count, None))
+    return head, Decoded(rest, *columns, after, decoded.end, decoded.omitted_at[omitted:])
 
 
 def end_of(decoded: Decoded, count: int) -> Position:
@@ -223,4 +253,5 @@ def join_decoded(parts: Sequence[Decoded]) -> Decoded:
         np.concatenate([part.arrived_B for part in parts]),
         tuple(reject for part in parts for reject in part.rejects),
         parts[-1].end,
+        np.concatenate([part.omitted_at for part in parts]),
     )

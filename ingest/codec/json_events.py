@@ -70,7 +70,7 @@ class JsonCodec:
             return self._convert(events)
         samples, more = self._convert([events[row] for row in good])
         faults.update({good[row]: reason for row, reason in more.items()})
-        return _spread(samples, good, len(events), self.schema), faults
+        return _spread(samples, good, len(events)), faults
 
     def _scan(self, payloads: Sequence[bytes], faults: Faults) -> NDArray[np.uint8]:
         """Scans the structure of each payload; adds faults for those that must not be parsed."""
@@ -113,7 +113,7 @@ class JsonCodec:
         """A struct with one attribute per used field, so that decoding builds no dict; is_exact:
         refuses other fields.
         """
-        names = {f"field_{i}": source for i, source in enumerate(self.schema.sources)}
+        names = {f"field_{i}": source for i, source in enumerate(self.schema.inputs)}
         fields = msgspec.defstruct(
             "Fields",
             [(name, self._value_type(source), None) for name, source in names.items()],
@@ -129,6 +129,8 @@ class JsonCodec:
     def _value_type(self, source: str) -> Any:
         if source in self._converter.numeric:
             return int | float | str | None if source in self.schema.coerced else int | float | None
+        if source in self._converter.pooled:
+            return Raw | list[Raw] | dict[str, int | float] | None
         return Raw | list[Raw] | None if source in self._converter.lists else Raw | None
 
 
@@ -150,14 +152,12 @@ def _kind(message: str) -> str:
     return f"oversized: {message}" if "out of range" in message else f"wrong type: {message}"
 
 
-def _spread(samples: Samples, good: Sequence[int], total: int, schema: Schema) -> Samples:
+def _spread(samples: Samples, good: Sequence[int], total: int) -> Samples:
     """The samples at their places among all rows."""
-    spread = Samples(
-        np.zeros(total, np.float32),
-        np.zeros((total, schema.dense), np.float32),
-        np.zeros((total, schema.fields), np.uint64),
-        np.zeros(total, np.float64),
-    )
-    spread.labels_B[good], spread.dense_BN[good] = samples.labels_B, samples.dense_BN
-    spread.keys_BF[good], spread.times_B[good] = samples.keys_BF, samples.times_B
-    return spread
+
+    def put(column: NDArray[Any]) -> NDArray[Any]:
+        spread = np.zeros((total, *column.shape[1:]), column.dtype)
+        spread[good] = column
+        return spread
+
+    return samples.each(put)

@@ -1,9 +1,10 @@
 """Many samples in one record, for throughput: keys already hashed, dense floats already transformed.
 
 A record is a header (magic, version, fingerprint of the schema, count, E, N), then ``count`` samples, each
-time f8, E keys u8, N dense f4, label f4, little-endian without padding. Crosses are not in it, so a schema may get
-others while records are on their way. A header that cannot be used rejects the whole
-record as one event at index 0; a bad sample is rejected alone, with only its bytes.
+time f8, E keys u8, N dense f4, label f4, then weight f4 if the schema has weights, and a share f4 for each key of its
+pooled tables, little-endian without padding.
+Crosses are not in it, so a schema may get others while records are on their way. A header that cannot be used rejects
+the whole record as one event at index 0; a bad sample is rejected alone, with only its bytes.
 """
 
 import struct
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.columns import MAX_TIME, Faults, time_fault, to_float32
+from ingest.columns import MAX_TIME, MOST_WEIGHT, Faults, time_fault, to_float32, weight_fault
 from ingest.convert import Converter, Event
 from ingest.crosses import add_crosses
 from ingest.errors import EncodeError
@@ -38,7 +39,14 @@ class PackedCodec:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.dtype = np.dtype(
-            [("time", "<f8"), ("keys", "<u8", (schema.singles,)), ("dense", "<f4", (schema.dense,)), ("label", "<f4")]
+            [
+                ("time", "<f8"),
+                ("keys", "<u8", (schema.singles,)),
+                ("dense", "<f4", (schema.dense,)),
+                ("label", "<f4"),
+                *([("weight", "<f4")] if schema.weight else []),
+                *([("shares", "<f4", (schema.shares,))] if schema.pools else []),
+            ]
         )
         self._fingerprint = int(schema.record_fingerprint, 16)
         self._converter = Converter(schema)
@@ -59,6 +67,10 @@ class PackedCodec:
         rows_B = np.empty(len(samples), self.dtype)
         rows_B["time"], rows_B["keys"] = samples.times_B, samples.keys_BF[:, : self.schema.singles]
         rows_B["dense"], rows_B["label"] = samples.dense_BN, samples.labels_B
+        if self.schema.weight:
+            rows_B["weight"] = 1 if samples.weights_B is None else samples.weights_B
+        if self.schema.pools:
+            rows_B["shares"] = samples.shares_BP
         return (
             HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, len(samples), self.schema.singles, self.schema.dense)
             + rows_B.tobytes()
@@ -101,6 +113,8 @@ class PackedCodec:
             np.ascontiguousarray(rows_B["dense"]),
             add_crosses(np.ascontiguousarray(rows_B["keys"]), self.schema),
             np.ascontiguousarray(rows_B["time"]),
+            np.ascontiguousarray(rows_B["weight"]) if self.schema.weight else None,
+            np.ascontiguousarray(rows_B["shares"]) if self.schema.pools else None,
         )
         return samples, self._faults(samples)
 
@@ -117,6 +131,10 @@ class PackedCodec:
         for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
             column_B = dense_BN[:, place]
             good_B &= (column_B >= self._low_N[place]) & (column_B <= self._high_N[place])
+        if samples.weights_B is not None:
+            good_B &= (samples.weights_B >= 0) & (samples.weights_B <= MOST_WEIGHT)
+        if samples.shares_BP is not None:
+            good_B &= ((samples.shares_BP >= 0) & (samples.shares_BP <= MOST_WEIGHT)).all(axis=1)
         faults = {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
         missing_faults(samples, self.schema, faults)
         return faults
@@ -126,6 +144,12 @@ class PackedCodec:
             return time_fault(float(samples.times_B[row]))
         if samples.labels_B[row] not in (0, 1):
             return f"label: {samples.labels_B[row]:g}, expected 0 or 1"
+        if samples.weights_B is not None and not 0 <= samples.weights_B[row] <= MOST_WEIGHT:
+            return weight_fault(self.schema.weight, float(samples.weights_B[row]))
+        if samples.shares_BP is not None:
+            for share in samples.shares_BP[row].tolist():
+                if not 0 <= share <= MOST_WEIGHT:
+                    return weight_fault("of a value", share)
         return self._dense_fault(samples.dense_BN[row])
 
     def _dense_fault(self, dense_N: NDArray[np.float32]) -> str:

@@ -37,7 +37,7 @@ def all_fields(payload: bytes) -> dict[str, Any] | None:
 
 def unknown_fields(payloads: Iterable[bytes], schema: Schema) -> dict[str, str]:
     """Names of fields that the schema does not know, with the first value seen; a limited number of them."""
-    known = {*schema.sources, schema.partition_by}
+    known = {*schema.inputs, schema.partition_by}
     found: dict[str, str] = {}
     for payload in payloads:
         for name, value in (all_fields(payload) or {}).items():

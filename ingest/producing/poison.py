@@ -5,6 +5,7 @@ its header; in the former case the other samples of the record stay good.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -82,7 +83,7 @@ def poison_sample(samples: Samples, row: int, kind: str) -> Samples:
         times_B[row] = -1.0
     else:
         labels_B[row] = 2.0 if kind == "bad_label" else np.nan
-    return Samples(labels_B, dense_BN, samples.keys_BF, times_B)
+    return replace(samples, labels_B=labels_B, dense_BN=dense_BN, times_B=times_B)
 
 
 def poison_record(payload: bytes, kind: str) -> bytes:

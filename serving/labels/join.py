@@ -21,8 +21,12 @@ GRACE_MS = 30_000
 class LabelJoin:
     """Changes the state, and nothing else."""
 
-    def __init__(self, state: JoinState, window_ms: int, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(
+        self, state: JoinState, window_ms: int, most_waiting: int = MOST_WAITING, negative_weight: float = 1.0
+    ) -> None:
+        """negative_weight: what a label 0 counts, for those that are missing from the events."""
         self.state = state
+        self._negative_weight = negative_weight
         self._window_ms = window_ms
         self._most = most_waiting
 
@@ -52,7 +56,7 @@ class LabelJoin:
             state.counts.unknown += 1
         else:
             found.is_labelled = True
-            self._add(found, score(found.probability, label))
+            self._add(found, score(found.probability, label, self._negative_weight))
 
     def pass_time(self, read_ms: int, now_ms: int) -> None:
         """Gives up labels and predictions that waited too long; all events up to ``read_ms`` have been read."""

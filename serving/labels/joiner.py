@@ -81,8 +81,9 @@ class Joiner:
         meter: Meter,
         most_waiting: int = MOST_WAITING,
         clock_ms: Callable[[], int] = now_ms,
+        negative_weight: float = 1.0,
     ) -> None:
-        """Raises LabelsDamaged if the saved state cannot be read."""
+        """Raises LabelsDamaged if the saved state cannot be read. negative_weight: see LabelJoin."""
         self._folder = folder
         self._meter = meter
         self._clock_ms = clock_ms
@@ -94,7 +95,7 @@ class Joiner:
         if state is None:
             state = JoinState(since_ms=clock_ms() - SKEW_MS)
             save_state(self._storage, state)
-        self._join = LabelJoin(state, int(1000 * label_seconds), most_waiting)
+        self._join = LabelJoin(state, int(1000 * label_seconds), most_waiting, negative_weight)
         self._save_at = time.monotonic() + SAVE_SECONDS
         self.quality: ServedQuality = quality_of(state, "")
         """The quality as of the last turn; replaced as a whole."""

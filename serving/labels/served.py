@@ -64,7 +64,15 @@ def _id_of(place: int, payload: bytes) -> str:
 class ServedLabels:
     """The log of predictions of one process, and the joiner if it is the first process."""
 
-    def __init__(self, folder: Path, label_seconds: float, open_source: Callable[[], Source], meter: Meter) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        label_seconds: float,
+        open_source: Callable[[], Source],
+        meter: Meter,
+        negative_weight: float = 1.0,
+    ) -> None:
+        """negative_weight: what a label 0 counts, for those that are missing from the events."""
         self._log = _open_log(folder, label_seconds, meter)
         self._storage = Storage.at(folder)
         self._joiner: Joiner | None = None
@@ -72,7 +80,7 @@ class ServedLabels:
         self._read_at = 0.0
         if self._log.process == 0:
             try:
-                self._joiner = Joiner(folder, open_source, label_seconds, meter)
+                self._joiner = Joiner(folder, open_source, label_seconds, meter, negative_weight=negative_weight)
             except LabelsDamaged as error:  # serving predictions matters more than measuring their quality
                 structlog.get_logger().error("labels are not joined", reason=str(error))
 

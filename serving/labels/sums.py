@@ -20,13 +20,15 @@ class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
     clicks: int = 0
     """Number of labels that are 1."""
     loss: float = 0.0
-    """Sum of the logloss."""
+    """Sum of the logloss, by weight."""
     predicted: float = 0.0
-    """Sum of the probabilities."""
+    """Sum of the probabilities, by weight."""
     missing: int = 0
     """Predictions whose label has not arrived in time."""
     not_finite: int = 0
     """Predictions that were not finite; the other sums leave them out."""
+    extra: float = 0.0
+    """What labels weigh in addition to 1 each, because they count for negatives that are missing from the events."""
 
     def plus(self, other: "LabelSums") -> "LabelSums":
         both = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -34,7 +36,7 @@ class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logloss(self) -> float | None:
-        return self.loss / self.labels if self.labels else None
+        return self.loss / (self.labels + self.extra) if self.labels else None
 
     @property
     def calibration(self) -> float | None:
@@ -45,13 +47,14 @@ class LabelSums(msgspec.Struct, frozen=True, kw_only=True):
 MISSING = LabelSums(missing=1)
 
 
-def score(probability: float, label: int) -> LabelSums:
-    """The sums of one prediction whose label has arrived."""
+def score(probability: float, label: int, negative_weight: float = 1.0) -> LabelSums:
+    """The sums of one prediction whose label has arrived; negative_weight: what a label 0 counts."""
     if not math.isfinite(probability):
         return LabelSums(not_finite=1)
     clipped = min(max(probability, LEAST_PROBABILITY), 1 - LEAST_PROBABILITY)
     loss = -math.log(clipped) if label else -math.log1p(-clipped)
-    return LabelSums(labels=1, clicks=label, loss=loss, predicted=probability)
+    weight = 1.0 if label else negative_weight
+    return LabelSums(labels=1, clicks=label, loss=weight * loss, predicted=weight * probability, extra=weight - 1)
 
 
 class SnapshotWindow(msgspec.Struct, frozen=True):

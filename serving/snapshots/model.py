@@ -63,12 +63,15 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
     keys_R, values_RW = _rows(restored.store)
     module = build(of)
     put_dense(module, of.model, restored.dense)
-    weights = weights_of(module, of.schema.fields)
+    weights = weights_of(module, of.schema.vectors + len(of.schema.crosses))
     return ReadModel(read_manifest(storage, number), keys_R, values_RW, weights)
 
 
 def weights_of(module: ClickModel, keys: int) -> dict[str, NDArray[Any]]:
-    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any."""
+    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any.
+
+    keys: wide weights of a sample, one for each pooled table.
+    """
     weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
     weights.pop(RAW_SCALES, None)
     scales_F = module.output.scales()
@@ -89,6 +92,7 @@ def build(of: RunModel) -> ClickModel:
         dtype=float_type(of.rows),
         device=cpu,
         crosses=len(of.schema.crosses),
+        pools=of.schema.pools,
     )
 
 

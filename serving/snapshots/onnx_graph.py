@@ -2,10 +2,10 @@
 
 It is written node by node; each function mirrors the forward pass of its model, so that neither torch's exporter nor
 its compiler is needed. Needs the extra ``onnx``. Inputs that a model does not use (wide weights, dense inputs) are left
-out.
+out. Rows of a pooled table come in summed: one embedding and one wide weight.
 
-Legend: B samples, F keys a sample, E of them without those of crosses, D embedding columns, N dense inputs, V vectors,
-H width of a hidden vector.
+Legend: B samples, F wide weights a sample, E of them without those of crosses, D embedding columns, N dense inputs,
+V vectors, H width of a hidden vector.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,8 +88,8 @@ def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
         logits = graph.op("Add", logits, graph.op("MatMul", "wide", SCALES))
     graph.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     kind = TensorProto.DOUBLE if graph.dtype == np.float64 else TensorProto.FLOAT
-    shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.singles, of.rows.dim]}
-    shapes |= {"wide": ["B", of.schema.fields]} if of.rows.wide else {}
+    shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.vectors, of.rows.dim]}
+    shapes |= {"wide": ["B", of.schema.vectors + len(of.schema.crosses)]} if of.rows.wide else {}
     shapes |= {"dense": ["B", of.schema.dense]} if of.schema.dense else {}
     inputs = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
     output = helper.make_tensor_value_info("logits", kind, ["B"])
@@ -137,7 +137,7 @@ def _vector(graph: OnnxGraph, start: str, crossed: str, name: str) -> str:
 
 def _dlrm(graph: OnnxGraph) -> str:
     vectors = "embeddings"
-    count = graph.of.schema.singles
+    count = graph.of.schema.vectors
     if graph.of.schema.dense:
         bottom = graph.op("Unsqueeze", graph.mlp("dense", "bottom"), graph.constant([1]))
         vectors, count = graph.concat("embeddings", bottom), count + 1

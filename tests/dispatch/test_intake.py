@@ -172,7 +172,7 @@ def test_a_stream_that_holds_other_events_than_the_journal_is_refused(tmp_path: 
         intake.record(replace(batch, dead_letters=()), 1, None, alpha=1.0, rows=0)
     with (
         opened(tmp_path) as intake,
-        pytest.raises(OtherEvents, match="2 samples and 1 rejected events; expected 2 and 0"),
+        pytest.raises(OtherEvents, match="2 samples, 1 rejected events and 0 omitted negatives; expected 2, 0 and 0"),
     ):
         intake.form_again(read_history(tmp_path / "journal").steps[0], lambda: False)
 

@@ -343,6 +343,7 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         dense=plan.schema.dense,
         batch=plan.batch,
         crosses=len(plan.schema.crosses),
+        pools=plan.schema.pools,
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
         agreement=plan.agreement,
     )
@@ -406,6 +407,7 @@ def new_reference(plan: Plan) -> Reference:
         seed=SEED,
         batch=plan.batch,
         crosses=len(schema.crosses),
+        pools=schema.pools,
     )
 
 
@@ -416,9 +418,16 @@ def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
         reference = new_reference(plan)
         for samples in batches(plan, manifests):
             if len(samples):
-                reference.step(samples.keys_BF, samples.dense_BN, samples.labels_B)
+                score(reference, samples)
         _references[key] = reference
     return _references[key]
+
+
+def score(reference: Reference, samples: Samples) -> NDArray[np.float32]:
+    """One process trains a batch; returns its predictions before that."""
+    return reference.step(
+        samples.keys_BF, samples.dense_BN, samples.labels_B, weights_B=samples.weights_B, shares_BP=samples.shares_BP
+    )
 
 
 def model_key(plan: Plan, manifests: list[Manifest]) -> tuple[Any, ...]:

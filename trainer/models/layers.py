@@ -1,6 +1,7 @@
 """What the models share: the click model's interface, layers drawn from a given generator, and the output layer.
 
-Legend: B samples, F keys per sample, D embedding columns, N dense inputs, H width of a hidden vector.
+Legend: B samples, F keys per sample, E of them with embeddings, D embedding columns, N dense inputs, P keys of pooled
+tables, H width of a hidden vector.
 
 Every weight is drawn from the given generator and never from torch's global state, so a model is a function of its
 seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model predicts the
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 from trainer.config import ModelConfig
 
+Pools = tuple[tuple[int, int], ...]
+
 
 class ClickModel(nn.Module, ABC):
     """The dense part of a click model; its inputs are rows that were already looked up."""
@@ -24,6 +27,17 @@ class ClickModel(nn.Module, ABC):
     output: "Output"
     fields: int
     """Keys of a sample whose embeddings are inputs, the first ones; wide weights are those of all keys."""
+    pools: Pools = ()
+    """The first key of each pooled table, and its number of keys: the model gets one vector for all of them."""
+
+    def score(
+        self, embeddings_BED: Tensor, wide_BF: Tensor | None, dense_BN: Tensor, shares_BP: Tensor | None = None
+    ) -> Tensor:
+        """Returns logits_B from the rows of all keys; shares_BP: those of the keys of pooled tables."""
+        if shares_BP is not None:
+            embeddings_BED = pool(embeddings_BED, shares_BP, self.pools)
+            wide_BF = None if wide_BF is None else pool(wide_BF.unsqueeze(2), shares_BP, self.pools).squeeze(2)
+        return self(embeddings_BED, wide_BF, dense_BN)
 
     @abstractmethod
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
@@ -32,6 +46,21 @@ class ClickModel(nn.Module, ABC):
     def __call__(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
         logits_B: Tensor = super().__call__(embeddings_BFD, wide_BF, dense_BN)
         return logits_B
+
+
+def pool(values_BKW: Tensor, shares_BP: Tensor, pools: Pools) -> Tensor:
+    """The values with those of each pooled table replaced by their sum, by shares."""
+    values_BKW = values_BKW.contiguous()  # sums of another layout may round differently
+    parts: list[Tensor] = []
+    at = 0
+    taken = 0
+    for first, count in pools:
+        shares_BvW = shares_BP[:, taken : taken + count].unsqueeze(2)
+        summed_B1W = (values_BKW[:, first : first + count] * shares_BvW).sum(1, keepdim=True)
+        parts += [values_BKW[:, at:first], summed_B1W]
+        at = first + count
+        taken += count
+    return torch.cat([*parts, values_BKW[:, at:]], 1)
 
 
 class Output(nn.Module):

@@ -8,7 +8,7 @@ from trainer.config import ModelConfig, ModelName
 from trainer.models.dcn import Dcn
 from trainer.models.deepfm import DeepFm
 from trainer.models.dlrm import Dlrm
-from trainer.models.layers import ClickModel
+from trainer.models.layers import ClickModel, Pools
 from trainer.models.ncf import Ncf
 from trainer.models.wdl import Wdl
 
@@ -26,15 +26,19 @@ def build_model(
     dtype: torch.dtype,
     device: torch.device,
     crosses: int = 0,
+    pools: Pools = (),
 ) -> ClickModel:
     """The model for E keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
 
-    crosses: further keys of a sample, of which the model uses the wide weights alone.
+    crosses: further keys of a sample, of which the model uses the wide weights alone. pools: first key and number of
+    keys of each pooled table, of which it gets one vector.
 
     Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start with the same
     numbers.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = MODELS[config.name](config, fields, dim, dense, fields + crosses, generator).to(device, dtype)
+    vectors = fields - sum(count - 1 for _, count in pools)
+    model = MODELS[config.name](config, vectors, dim, dense, vectors + crosses, generator).to(device, dtype)
     model.fields = fields
+    model.pools = pools
     return model

@@ -45,6 +45,7 @@ METRICS = (
     _metric("lag_events", "gauge", DISPATCHER, "Events in the stream that are not in a batch yet."),
     _metric("dead_letters_total", "counter", DISPATCHER, "Events that were rejected and kept as dead letters."),
     _metric("skipped_events_total", "counter", DISPATCHER, "Events skipped by the lag policy or lost to retention."),
+    _metric("omitted_events_total", "counter", DISPATCHER, "Events without a click that down-sampling left out."),
     _metric("field_present_ratio", "gauge", DISPATCHER, "Share of the samples that have a value in a field.", "field"),
     _metric("fields_absent", "gauge", DISPATCHER, "Fields of the schema that are missing from all latest samples."),
     _metric("keys", "gauge", DISPATCHER, "Keys that are known and have a row."),

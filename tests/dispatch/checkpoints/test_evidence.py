@@ -74,3 +74,17 @@ def test_as_many_samples_are_telling_as_hold_enough_of_both_labels() -> None:
     assert of(0.25, 4000) == 800
     assert of(0.75, 4000) == 800
     assert of(0.01, 4000) is None
+
+
+def test_samples_of_equal_weights_tell_as_much_as_without_and_a_few_heavy_ones_tell_little() -> None:
+    clicked_B = DRAW.random(400) < 0.3
+    model_B, reference_B = (DRAW.random(400).astype(np.float32) for _ in range(2))
+    plain = compare(scored(clicked_B, model_B, reference_B))
+    equal = compare(scored(clicked_B, model_B, reference_B, np.full(400, 7, np.float32)))
+    assert equal.samples == plain.samples == 400
+    assert equal.expected == pytest.approx(plain.expected)
+    assert equal.excess_deviation == pytest.approx(plain.excess_deviation)
+    heavy_B = np.where(np.arange(400) < 4, np.float32(1e5), np.float32(1))
+    few = compare(scored(clicked_B, model_B, reference_B, heavy_B))
+    assert few.samples == 4
+    assert few.excess_deviation > 4 * plain.excess_deviation

@@ -127,3 +127,22 @@ def test_one_class_leaves_undefined_figures_out() -> None:
 def test_scores_and_labels_that_do_not_belong_together_are_refused(logits: list[float], labels: list[float]) -> None:
     with pytest.raises(BadScores, match="scores cannot be added"):
         scored(np.array(logits), np.array(labels))
+
+
+def test_a_weight_counts_as_so_many_equal_samples() -> None:
+    logits, labels = draw_scores(9, 300)
+    times = np.random.default_rng(9).integers(0, 4, 300)
+    weighed, repeated = Prequential(), scored(np.repeat(logits, times), np.repeat(labels, times))
+    weighed.add(logits[:200], labels[:200], times[:200].astype(float))
+    mark = weighed.mark()
+    restored = Prequential()
+    restored.load(weighed.save())
+    restored.add(logits[200:], labels[200:], times[200:].astype(float))
+    for got, expected in [(restored.overall(), repeated.overall()), (restored.recent(), repeated.overall())]:
+        for name in ("logloss", "auc", "accuracy", "normalized_entropy", "calibration", "predicted_clicks"):
+            assert getattr(got, name) == pytest.approx(getattr(expected, name), rel=1e-12)
+        assert got.weights is not None
+        assert (got.samples, got.weights.total, got.weights.clicks) == (300, expected.samples, expected.clicks)
+    since = restored.since(mark).weights
+    assert since is not None
+    assert since.total == times[200:].sum()

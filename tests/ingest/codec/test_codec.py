@@ -120,7 +120,7 @@ def test_equal_values_of_other_types_keep_their_own_keys_in_one_batch() -> None:
 
 
 def test_wrong_type_is_the_reason_told_before_others() -> None:
-    _, faults = Converter(SMALL).convert_events([Event(-1.0, 1, {"user": {}})])  # type: ignore[dict-item]
+    _, faults = Converter(SMALL).convert_events([Event(-1.0, 1, {"user": {}})])
     assert faults[0].startswith("wrong type: field 'user'")
 
 

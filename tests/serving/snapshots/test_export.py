@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
-from ingest.convert import Converter
+from ingest.convert import Converter, Event
 from ingest.schema import Schema
 from ps.config import RowConfig
 from ps.errors import CheckpointDamaged
@@ -30,11 +30,30 @@ from serving.snapshots.model import ReadModel, RunModel, build, read_model
 from tests.ingest.topics import SMALL
 from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 from trainer.config import ModelName
-from trainer.models.layers import scale_unit
+from trainer.models.layers import pool, scale_unit
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
 CROSSED = msgspec.structs.replace(SMALL, crosses=(("user", "age_bucket"),))
+POOLED = msgspec.structs.replace(
+    SMALL,
+    tables=tuple(
+        msgspec.structs.replace(table, pool="mean") if table.name == "tags" else table for table in SMALL.tables
+    ),
+)
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
+
+
+def events_of(schema: Schema) -> list[Event]:
+    """Of a pooled table every other event gives its values weights."""
+    events = sample_events()
+    if not schema.pools:
+        return events
+    tags = [event.fields.get("tags") for event in events]
+    weighed = [{str(tag): 0.5 + at for at, tag in enumerate(each)} if isinstance(each, list) else each for each in tags]
+    return [
+        msgspec.structs.replace(event, fields={**event.fields, "tags": given}) if number % 2 else event
+        for number, (event, given) in enumerate(zip(events, weighed, strict=True))
+    ]
 
 
 def exported(
@@ -49,13 +68,17 @@ def exported(
 
 def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embeddings, wide weights and dense inputs of the sample events, looked up one by one."""
-    samples, _ = Converter(of.schema).convert_events(sample_events())
+    samples, _ = Converter(of.schema).convert_events(events_of(of.schema))
     rows = dict(zip(read.keys_R.view(np.uint64).tolist(), read.values_RW, strict=True))
     unknown = start_rows(of.rows, of.seed, samples.keys_BF.reshape(-1))[:, : of.rows.shape().value]
     flat = [rows.get(key, start) for key, start in zip(samples.keys_BF.reshape(-1).tolist(), unknown, strict=True)]
     values = torch.from_numpy(np.array(flat)).reshape(*samples.keys_BF.shape, -1)
-    embeddings = values[:, : of.schema.singles, : of.rows.dim]
-    return embeddings, values[..., of.rows.dim], torch.from_numpy(samples.dense_BN)
+    singles = values[:, : of.schema.singles]
+    crosses = values[:, of.schema.singles :]
+    if samples.shares_BP is not None:
+        singles = pool(singles, torch.from_numpy(samples.shares_BP), of.schema.pools)
+    wide = torch.cat([singles, crosses], 1)[..., of.rows.dim]
+    return singles[..., : of.rows.dim], wide, torch.from_numpy(samples.dense_BN)
 
 
 def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
@@ -73,15 +96,16 @@ def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
     """What the serving process answers for the sample events."""
     crosses = len(of.schema.crosses)
     spec = ModelSpec(of.run, of.seed, of.rows, of.model, of.schema.fields, of.schema.dense, crosses=crosses)
+    spec = replace(spec, pools=of.schema.pools)
     copy = ModelCopy(spec)
     load(storage, read.manifest, copy)
-    samples, _ = Converter(of.schema).convert_events(sample_events())
+    samples, _ = Converter(of.schema).convert_events(events_of(of.schema))
     return list(map(float, copy.predict(samples)))
 
 
-def shown_by_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def shown_by_example(folder: Path, monkeypatch: pytest.MonkeyPatch, schema: Schema = SMALL) -> list[float]:
     """What the program of the document prints for the sample events."""
-    lines = [json.dumps({"fields": event.fields}) for event in sample_events()]
+    lines = [json.dumps({"fields": event.fields}) for event in events_of(schema)]
     monkeypatch.setattr(sys, "argv", ["example.py", str(folder)])
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
     with redirect_stdout(io.StringIO()) as shown:
@@ -103,7 +127,9 @@ def test_an_exported_model_that_is_pruned_predicts_what_is_served(
 
 
 @pytest.mark.parametrize(
-    ("schema", "rate"), [(SMALL, 0), (SMALL, 0.06), (CROSSED, 0.06)], ids=["old", "new", "crosses"]
+    ("schema", "rate"),
+    [(SMALL, 0), (SMALL, 0.06), (CROSSED, 0.06), (POOLED, 0.06)],
+    ids=["old", "new", "crosses", "pooled"],
 )
 @pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_program_of_the_document_predicts_what_the_model_predicts(
@@ -111,7 +137,7 @@ def test_the_program_of_the_document_predicts_what_the_model_predicts(
 ) -> None:
     of = replace(run_model(name, scale_rate=rate), schema=schema)
     read, folder = exported(tmp_path, of)
-    found = shown_by_example(folder, monkeypatch)
+    found = shown_by_example(folder, monkeypatch, schema)
     expected = served_by(Storage.at(tmp_path / "checkpoints"), read, of)
     assert found == pytest.approx(expected, abs=1e-6)
     assert torch.sigmoid(logits_of(read, of)).tolist() == pytest.approx(expected, abs=1e-6)
@@ -124,7 +150,7 @@ def test_the_program_of_the_document_imports_nothing_of_freshet_and_is_short() -
         str(getattr(node, "module", "")) for node in found
     }
     assert not {name.split(".")[0] for name in names} & set(OURS)
-    assert sum(bool(line.strip()) for line in EXAMPLE.splitlines()) <= 60
+    assert sum(bool(line.strip()) for line in EXAMPLE.splitlines()) <= 70
 
 
 CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "vector"}), ("wdl", {"scale_rate": 0})]
@@ -133,7 +159,7 @@ CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "v
 @pytest.mark.parametrize(("name", "given"), [*((name, {}) for name in get_args(ModelName)), *CROSSES])
 def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, given: dict[str, object]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    of = replace(run_model(name, **given), schema=CROSSED)
+    of = replace(run_model(name, **given), schema=msgspec.structs.replace(POOLED, crosses=CROSSED.crosses))
     read, folder = exported(tmp_path, of, with_onnx=True)
     session = onnxruntime.InferenceSession(folder / "dense.onnx", providers=["CPUExecutionProvider"])
     fed = dict(zip(("embeddings", "wide", "dense"), map(torch.Tensor.numpy, inputs_of(read, of)), strict=True))
