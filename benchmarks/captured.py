@@ -45,15 +45,14 @@ class CapturedLoop:
         self._dim = rows.dim
         self._spare = keys_R.size
         self._model = build_model(
-            settings.model,
-            schema.singles,
-            rows.dim,
-            schema.dense,
-            settings.seed,
-            dtype,
-            device,
-            len(schema.crosses),
-            schema.pools,
+            config=settings.model,
+            fields=schema.singles,
+            dim=rows.dim,
+            dense=schema.dense,
+            seed=settings.seed,
+            dtype=dtype,
+            device=device,
+            crosses=len(schema.crosses),
         )
         self._dense = torch.optim.Adam(
             self._model.parameters(), lr=settings.model.dense_rate, fused=True, capturable=True

@@ -134,7 +134,7 @@ class Learner:
 
     def _learn(self, batch: Samples) -> NDArray[np.float32]:
         logits_B = self._worker.learn(batch)
-        self._quality.add(logits_B, batch.labels_B)
+        self._quality.add(logits_B, batch.labels_B, batch.weights_B)
         self._learnt += len(batch)
         return logits_B
 
@@ -173,4 +173,9 @@ def _check_plain(settings: Settings) -> None:
         raise ConfigError(
             f"rows.chunks is {settings.rows.chunks} and memory.admit_after {settings.memory.admit_after}; expected 0 "
             "and 1, since a learner neither prunes rows nor waits for keys to come again; use a run for that"
+        )
+    if settings.event_schema.keep_negatives < 1:
+        raise ConfigError(
+            f"the schema keeps a share {settings.event_schema.keep_negatives:g} of the negatives; expected 1, since a "
+            "learner learns every event it is given; leave some out yourself, and set negatives_kept"
         )
