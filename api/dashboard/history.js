@@ -4,6 +4,7 @@ import { get, ofRun } from "./requests.js";
 import { isNumber } from "./format.js";
 
 const POINTS = 250;
+const MARKS = 250;
 const LATELY_SECONDS = 10;
 export const TRAFFIC = ["pulled rows", "pushed rows", "dense up", "dense down", "orders"];
 
@@ -18,6 +19,11 @@ export class Past {
   /** The time by the clock of the API, which may differ from that of this machine. */
   now() {
     return Date.now() / 1000 + this.offset;
+  }
+
+  /** Marks of one kind that a chart can show beside each other. */
+  static get marks() {
+    return MARKS;
   }
 
   get newest() {

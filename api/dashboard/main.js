@@ -182,8 +182,7 @@ async function loadWindow() {
   const kinds = ["command", "alpha", "generation", "fault", "redecided", "stopped", "ended", "begun"];
   const asked = [
     `${kinds.map((kind) => `kind=${kind}`).join("&")}&limit=1000`,
-    "kind=set&limit=500",
-    "kind=checkpoint&limit=1000",
+    `kind=set&kind=checkpoint&points=${Past.marks}`,
   ];
   const [, ...found] = await Promise.all([
     past.load(first, last, view.isLive),

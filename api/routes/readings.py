@@ -12,7 +12,8 @@ from api.models.history import JournalRecordReading, ProcessReading, ReadingsAns
 from api.parts import Parts
 from api.routes.common import Followed, Known
 from api.routes.events import shown_record
-from api.runs.recent import resident_bytes
+from api.runs.recent import KeptReading, RecentReadings, resident_bytes, thinned
+from api.store.records import Window
 from dispatch.errors import CommandRefused, NoAnswer
 from infra.web.answers import Listed
 from infra.web.errors import DatabaseAway
@@ -26,7 +27,7 @@ router = APIRouter(prefix="/v1/runs/{run}", tags=["history"])
 
 @router.get("/readings", summary="Recent readings, downsampled", response_model=ReadingsAnswer, **needs("read"))
 async def list_readings(
-    run: Followed,
+    run: Known,
     parts: Parts,
     first: Moment = None,
     last: Moment = None,
@@ -36,29 +37,43 @@ async def list_readings(
 
     There are none of the time in which no API followed the run.
     """
-    with suppress(DatabaseAway):
-        await parts.runs.restore(run)
-    found = run.recent.between(0.0 if first is None else first, LATEST if last is None else last, points)
-    body = msgspec.json.encode({"now": time(), "items": found})
+    begin, end = 0.0 if first is None else first, LATEST if last is None else last
+    recent = parts.runs.get(run).recent if run in parts.runs else RecentReadings()
+    found = recent.between(begin, end)
+    if begin < recent.begins_at:
+        with suppress(DatabaseAway):
+            before = await parts.store.runs.readings(run, begin, min(end, recent.begins_at), points)
+            found[:0] = [KeptReading(each.at, each.body.encode()) for each in before if each.at < recent.begins_at]
+    body = msgspec.json.encode({"now": time(), "items": thinned(found, points)})
     return Response(body, media_type="application/json")
 
 
-@router.get("/journal", summary="Records of the journal, by time", **needs("read"))
+@router.get(
+    "/journal", summary="Records of the journal, by time", response_model=Listed[JournalRecordReading], **needs("read")
+)
 async def list_records(
     run: Known,
     parts: Parts,
+    response: Response,
     kind: Kinds = None,
     first: Moment = None,
     last: Moment = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-) -> Listed[JournalRecordReading]:
-    """Newest first: commands, changes of α, who takes part and why, generations, checkpoints, faults; not steps."""
-    found = await parts.store.runs.records(run, kind or (), first, last, limit)
-    items = [
-        JournalRecordReading(cursor=each.cursor, place=each.place, kind=each.kind, at=each.at, body=_brief(each.body))
-        for each in found
-    ]
-    return Listed(items=items, next=None)
+    points: Annotated[int | None, Query(ge=1, le=1000)] = None,
+) -> Response:
+    """Newest first: commands, changes of α, who takes part and why, generations, checkpoints, faults; not steps.
+
+    Of more than the limit, these are the newest. With points and kinds, they are spread over the whole window instead:
+    of each kind, the newest in each of so many parts of it.
+    """
+    window = Window(first, last)
+    if points is not None and kind:
+        found = await parts.store.runs.thinned_records(run, sorted(set(kind)), window, points)
+    else:
+        found = await parts.store.runs.records(run, kind or (), window, limit)
+    items = [vars(each) | {"body": _brief(each.body)} for each in found]
+    body = msgspec.json.encode({"items": items, "next": None})
+    return Response(body, headers=dict(response.headers), media_type="application/json")
 
 
 @router.get("/processes", summary="Processes of a run, with their memory", **needs("read"))
