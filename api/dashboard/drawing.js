@@ -167,6 +167,7 @@ export function showStatus() {
   showTroubles();
   if (!status) {
     setText(byId("facts"), "");
+    byId("figures").replaceChildren();
     setText(byId("why"), `Nobody: the run is ${details.state}.`);
     return;
   }
@@ -178,7 +179,7 @@ export function showStatus() {
   const rate = status.idle_seconds > 2 || !details.is_live ? 0 : status.samples_per_second;
   showFigures([
     ["Throughput", count(rate), "/s", `${count(status.samples)} samples so far`],
-    ["AUC", decimal(status.recent_quality.auc, 4), "", `whole run ${decimal(status.quality.auc, 4)}`],
+    ["AUC", decimal(status.recent_quality.auc, 4), "", isNumber(status.best_auc) ? `best possible ${decimal(status.best_auc, 4)}` : `whole run ${decimal(status.quality.auc, 4)}`],
     ["Logloss", decimal(status.recent_quality.logloss, 4), "", `calibration ${decimal(status.recent_quality.calibration, 3)}`],
     ["α", decimal(status.alpha, 2), "", { fixed: "as the policy says", manual: "set by a person", auto: "follows contention" }[status.alpha_mode]],
     ["Workers", String(training), `of ${status.workers.filter((worker) => !worker.has_left).length}`, "the others are parked"],

@@ -1,5 +1,6 @@
 // The page: signs in, follows one run, and draws it again whenever something is new.
 
+import { buildComparison, chosenRuns, endComparison, fillChoices, showComparison } from "./compare.js";
 import { banner, buildCharts, drawAll, redraw, showMembers, showStatus, showTroubles, showWindows } from "./drawing.js";
 import { byId, element, setText } from "./format.js";
 import { Past } from "./history.js";
@@ -64,6 +65,7 @@ async function start(runs) {
   byId("app").hidden = false;
   for (const node of document.querySelectorAll(".control")) node.hidden = !canControl();
   byId("signout").title = `signed in as ${page.session.name}, with ${page.session.scopes.join(", ")}`;
+  buildComparison();
   buildCharts((from, to) => {
     view.fix(from, to);
     guarded(loadWindow);
@@ -91,21 +93,36 @@ async function listRuns(found = null) {
   const names = items.map((run) => run.name);
   const wanted = names.includes(view.run) ? view.run : (live.at(-1) ?? items.at(-1)).name;
   select.value = wanted;
+  if (view.run !== wanted) view.choose(wanted);
+  fillChoices(names);
+  if (view.isComparison) {
+    if (!page.isComparing) await compareRuns();
+    return;
+  }
   if (page.past?.run !== wanted) await followRun(items.find((run) => run.name === wanted));
 }
 
 /** Follows a run of the list. Its cursor is older than what is loaded next, so no record is missed in between. */
-async function followRun({ name: run, cursor, state }) {
+async function followRun({ name: run, cursor, state, is_here: isHere }) {
   stopFollowing();
   view.choose(run);
   Object.assign(page, { past: new Past(run), records: new Records(), workers: [], status: null, details: null });
   document.title = `${run} · Freshet`;
-  guarded(pollWorkers);
-  guarded(async () => {
+  if (isHere) guarded(pollWorkers);
+  if (isHere) guarded(async () => {
     page.shards = (await get(ofRun(run, "/settings"))).started_with.ps?.shards ?? 1;
   });
   if (view.isLive && OVER.includes(state)) view.follow(0); // there is nothing new to see, so all of it
+  document.body.classList.toggle("gone", !isHere);
   await Promise.all([refreshRun(), loadWindow()]);
+  if (page.past.run !== run) return; // somebody has chosen another one meanwhile
+  page.timers = [setInterval(() => guarded(() => listRuns()), RUNS_MS)];
+  if (isHere) followEvents(run, cursor);
+  tick();
+}
+
+/** Keeps what only a run whose folder is here has up to date. */
+function followEvents(run, cursor) {
   page.feed = new EventFeed(run, cursor, {
     onStatus: (status) => {
       page.status = status;
@@ -131,18 +148,48 @@ async function followRun({ name: run, cursor, state }) {
       guarded(() => get("/v1/session"));
     },
   });
-  page.timers = [
+  page.timers.push(
     setInterval(() => guarded(pollWorkers), WORKERS_MS),
     setInterval(() => guarded(() => showSnapshots(run, canControl())), SNAPSHOTS_MS),
-    setInterval(() => guarded(() => listRuns()), RUNS_MS),
     setInterval(() => guarded(refreshRun), RUNS_MS),
-  ];
+  );
   guarded(() => showSnapshots(run, canControl()));
-  tick();
+}
+
+/** Shows several runs side by side until one of them is chosen again. */
+async function compareRuns() {
+  stopFollowing();
+  page.isComparing = true;
+  page.past = null;
+  banner("");
+  document.body.classList.add("comparing");
+  byId("comparison").hidden = false;
+  document.title = `${[view.run, ...view.others].join(", ")} · Freshet`;
+  const goesOn = await showComparison();
+  performance.mark("charts drawn");
+  page.timers = [setInterval(() => guarded(() => listRuns()), RUNS_MS)];
+  if (goesOn) page.timers.push(setInterval(() => guarded(showComparison), RUNS_MS));
+}
+
+function leaveComparison() {
+  if (!page.isComparing) return;
+  page.isComparing = false;
+  endComparison();
+  document.body.classList.remove("comparing");
+  byId("comparison").hidden = true;
+}
+
+/** Shows the run of the address, alone or with others. */
+async function showChosen() {
+  leaveComparison();
+  fillChoices(page.runs.map((run) => run.name));
+  if (view.isComparison) await compareRuns();
+  else await followRun(page.runs.find((run) => run.name === view.run));
 }
 
 function stopFollowing() {
   page.feed?.close();
+  page.feed = null;
   page.timers.forEach(clearInterval);
   page.timers = [];
   stopTick();
@@ -188,11 +235,19 @@ async function loadWindow() {
     past.load(first, last, view.isLive),
     ...asked.map((query) => get(ofRun(past.run, `/journal?${query}${window}`))),
   ]);
-  if (!page.records.newest("set")) found.push(await get(ofRun(past.run, "/journal?kind=set&kind=alpha&limit=20")));
   if (page.past !== past) return;
-  found.forEach(({ items }) => page.records.add(items));
+  page.records.add(found.flatMap(({ items }) => items));
+  if (!page.records.newest("set")) guarded(() => loadChoice(past)); // it was made before the window
   showWindows();
   drawAll();
+  performance.mark("charts drawn"); // how long the page takes to open is measured by it
+}
+
+async function loadChoice(past) {
+  const { items } = await get(ofRun(past.run, "/journal?kind=set&kind=alpha&limit=20"));
+  if (page.past !== past) return;
+  page.records.add(items);
+  showMembers();
 }
 
 /** Keeps a live window moving. */
@@ -226,7 +281,25 @@ function listen() {
     await ask("DELETE", "/v1/session").catch(() => null);
     location.reload();
   });
-  byId("run").addEventListener("change", (event) => guarded(() => followRun(page.runs.find((each) => each.name === event.target.value))));
+  byId("run").addEventListener("change", (event) => {
+    view.choose(event.target.value);
+    view.compare(view.others.filter((run) => run !== view.run), view.by);
+    guarded(showChosen);
+  });
+  byId("compare-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    byId("compare").open = false;
+    view.compare(chosenRuns(), event.target.elements.by.value);
+    guarded(showChosen);
+  });
+  byId("compare-end").addEventListener("click", () => {
+    view.compare([], view.by);
+    guarded(showChosen);
+  });
+  byId("compare-all").addEventListener("click", () => {
+    view.zoom(null);
+    guarded(showComparison);
+  });
   byId("windows").replaceChildren(...WINDOWS.map(([name, length]) => element("button", {
     type: "button", "data-seconds": length, onclick: () => {
       view.follow(length);
@@ -243,9 +316,9 @@ function listen() {
     guarded(loadWindow);
   });
   byId("copy").addEventListener("click", async (event) => {
-    const [first, last] = view.span(page.past.now());
+    const [first, last] = view.span(page.past?.now() ?? 0);
     const link = new View();
-    Object.assign(link, { run: run(), seconds: view.seconds, fixed: first === null ? null : [first, last] });
+    Object.assign(link, view, { fixed: first === null ? null : [first, last] });
     const isCopied = await navigator.clipboard?.writeText(location.origin + link.address()).then(() => true, () => false);
     if (!isCopied) history.replaceState(null, "", link.address()); // browsers copy over HTTPS or on this machine alone
     setText(event.target, isCopied ? "Copied" : "In the address");
@@ -254,6 +327,7 @@ function listen() {
   byId("theme").addEventListener("click", () => {
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
     localStorage.setItem("freshet-theme", document.documentElement.dataset.theme);
+    if (page.isComparing) guarded(showComparison);
     redraw();
   });
   listenToControls();
@@ -267,6 +341,7 @@ function listen() {
   addEventListener("resize", () => page.status && drawAll());
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && page.past) guarded(loadWindow);
+    else if (!document.hidden && page.isComparing) guarded(showComparison);
   });
 }
 

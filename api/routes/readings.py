@@ -6,11 +6,11 @@ from time import time
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.models.history import JournalRecordReading, ProcessReading, ReadingsAnswer
 from api.parts import Parts
-from api.routes.common import Followed, Known
+from api.routes.common import Followed, Known, history_answer
 from api.routes.events import shown_record
 from api.runs.recent import KeptReading, RecentReadings, resident_bytes, thinned
 from api.store.records import Window
@@ -29,6 +29,7 @@ router = APIRouter(prefix="/v1/runs/{run}", tags=["history"])
 async def list_readings(
     run: Known,
     parts: Parts,
+    request: Request,
     first: Moment = None,
     last: Moment = None,
     points: Annotated[int, Query(ge=1, le=2000)] = 400,
@@ -45,7 +46,7 @@ async def list_readings(
             before = await parts.store.runs.readings(run, begin, min(end, recent.begins_at), points)
             found[:0] = [KeptReading(each.at, each.body.encode()) for each in before if each.at < recent.begins_at]
     body = msgspec.json.encode({"now": time(), "items": thinned(found, points)})
-    return Response(body, media_type="application/json")
+    return history_answer(body, request, {})
 
 
 @router.get(
@@ -54,6 +55,7 @@ async def list_readings(
 async def list_records(
     run: Known,
     parts: Parts,
+    request: Request,
     response: Response,
     kind: Kinds = None,
     first: Moment = None,
@@ -73,7 +75,7 @@ async def list_records(
         found = await parts.store.runs.records(run, kind or (), window, limit)
     items = [vars(each) | {"body": _brief(each.body)} for each in found]
     body = msgspec.json.encode({"items": items, "next": None})
-    return Response(body, headers=dict(response.headers), media_type="application/json")
+    return history_answer(body, request, response.headers)
 
 
 @router.get("/processes", summary="Processes of a run, with their memory", **needs("read"))

@@ -10,13 +10,16 @@ from dispatch.feed.page import FeedPage, PlacedRecord
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
+    Begun,
     CheckpointTaken,
     Commanded,
     Faulted,
+    GenerationStarted,
     SetChosen,
     StepDecided,
     StepDone,
     StepFigures,
+    Stopped,
 )
 from ingest.batches.manifest import Manifest
 
@@ -26,8 +29,8 @@ STEP_SECONDS = 0.25
 SAMPLES = 512
 """Samples of a step."""
 WORKERS = ("worker-0", "worker-1", "worker-2", "worker-3")
-CHECKPOINT_STEPS, SET_STEPS, ALPHA_STEPS, COMMAND_STEPS, FAULT_STEPS = 40, 240, 1200, 14_400, 28_800
-"""Steps from one mark to the next: 10 s, a minute, five minutes, an hour, two hours."""
+CHECKPOINT_STEPS, SET_STEPS, ALPHA_STEPS, COMMAND_STEPS, FAULT_STEPS = 40, 240, 7200, 14_400, 28_800
+"""Steps from one mark to the next: 10 s, a minute, half an hour, an hour, two hours."""
 FLUSH_SECONDS = 3600
 KINDS = ("pulled rows", "pushed rows", "reduced rows", "dense up", "dense down", "orders")
 
@@ -40,12 +43,19 @@ async def fill(store: SqlStore, run: str, steps: int, ends_at: float | None = No
     for first in range(1, steps + 1, PAGE):
         await store.runs.project(run, steps_page(run, first, min(steps, first + PAGE - 1), begins_at))
     rate = steps / (time.perf_counter() - began)
+    end = 2 * steps + 1
+    stopped = Stopped("the end of a past run", steps, 0, "", begins_at + steps * STEP_SECONDS)
+    await store.runs.project(run, FeedPage(end, end + 1, end + 1, (PlacedRecord(end + 1, stopped),)))
     await _fill_readings(store, run, int(steps * STEP_SECONDS), begins_at)
     return rate
 
 
 def steps_page(run: str, first: int, last: int, begins_at: float = 0.0) -> FeedPage:
     """A page with these steps, each decided in one frame and trained in the next, with the marks that follow it."""
+    start = (
+        PlacedRecord(1, Begun(run, "log:clicks", {}, {}, "", ("cpu",), at_seconds=begins_at, code="0")),
+        PlacedRecord(1, GenerationStarted(1, WORKERS, False, 0, None, "start", begins_at)),
+    )
     records = tuple(
         placed
         for step in range(first, last + 1)
@@ -54,7 +64,8 @@ def steps_page(run: str, first: int, last: int, begins_at: float = 0.0) -> FeedP
             *(PlacedRecord(2 * step + 1, record) for record in _trained(step, begins_at + STEP_SECONDS * step)),
         )
     )
-    return FeedPage(2 * first - 1, 2 * last + 1, 2 * last + 1, records)
+    is_first = first == 1
+    return FeedPage(2 * first - 1 - is_first, 2 * last + 1, 2 * last + 1, (*start, *records) if is_first else records)
 
 
 def _decided(run: str, step: int) -> StepDecided:

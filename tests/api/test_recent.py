@@ -1,12 +1,18 @@
 """Readings: how they are thinned out, what is stored, and what comes back."""
 
+import asyncio
+import gzip
 import math
 import os
 
 import msgspec
 import pytest
+from starlette.requests import Request
 
+from api.routes.common import LONG_BYTES, history_answer
 from api.runs.recent import RecentReadings, RunReading, reading_of, resident_bytes, thinned
+from api.store.store import SqlStore
+from benchmarks.control.past import CHECKPOINT_STEPS, fill
 from dispatch.progress.status import Status, WorkerStatus
 from tests.api.serving import Served, until
 
@@ -76,3 +82,29 @@ def test_rest_answers_with_readings_and_with_records_by_time(api: Served) -> Non
 def test_a_run_without_a_server_says_so(api: Served) -> None:
     answer = api.ask("POST", "/v1/runs/r/served/predict", {"fields": {}})
     assert (answer.status, "has no server" in answer.json["detail"]) == (404, True)
+
+
+def test_a_run_whose_folder_is_gone_still_has_its_readings_and_records(api: Served) -> None:
+    asyncio.run(write_past(api.database, "gone"))
+    assert {each["name"]: each["is_here"] for each in api.get("/v1/runs").json["items"]} == {"gone": False, "r": True}
+    assert len(api.get("/v1/runs/gone/readings?points=5").json["items"]) in (5, 6)
+    records = api.get("/v1/runs/gone/journal?kind=checkpoint&points=5").json["items"]
+    assert [each["body"]["number"] for each in records] == [20, 16, 12, 8, 4]
+
+
+async def write_past(database: str, run: str) -> None:
+    store = await SqlStore.open(database)
+    await fill(store, run, 20 * CHECKPOINT_STEPS)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "accepted", "is_packed"),
+    [("10.0.0.9", "br, gzip", True), ("127.0.0.1", "gzip", False), ("10.0.0.9", "", False)],
+)
+def test_long_answers_are_compressed_for_other_machines(client: str, accepted: str, is_packed: bool) -> None:
+    scope = {"type": "http", "headers": [(b"accept-encoding", accepted.encode())], "client": (client, 1)}
+    body = b"[" + b"1," * LONG_BYTES + b"1]"
+    answer = history_answer(body, Request(scope), {"ETag": '"1"'})
+    assert (answer.headers.get("Content-Encoding") == "gzip", answer.headers["ETag"]) == (is_packed, '"1"')
+    assert (gzip.decompress(bytes(answer.body)) if is_packed else answer.body) == body
