@@ -80,7 +80,7 @@ export class Chart {
       cursor: { sync: { key: across ? ACROSS : SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: !across, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
       axes: [
-        { stroke: ink, font, grid, ticks: { show: false }, space: 54, size: 26, values: (_, found) => found.map((at) => (across ? across(at) : this.hour(at, found[1] - found[0] < 60))) },
+        { stroke: ink, font, grid, ticks: { show: false }, space: 60, size: 30, gap: 9, values: (_, found) => found.map((at) => (across ? across(at) : this.hour(at, found[1] - found[0] < 60))) },
         side("y", axis, 3),
         ...(axis2 ? [side("y2", axis2, 1)] : []),
       ],

@@ -1,6 +1,7 @@
 // Everything that is drawn from what is known: figures, charts, members, the journal, and what is wrong.
 
 import { Chart, MARKED } from "./charts.js";
+import { showLetterCount, showPresence } from "./events.js";
 import { byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
 import { column, TRAFFIC } from "./history.js";
 import { drawPhases, drawPicture, drawWorkers, merged } from "./members.js";
@@ -188,6 +189,8 @@ export function showStatus() {
     ["Cache hits", percent(lookups ? hits / lookups : null, 1), "", `${count(status.keys.known)} keys, ${bytes(status.keys.shard_bytes)}`],
   ]);
   showFields(Object.keys(status.fields.present), status.fields.absent);
+  showPresence(status.fields);
+  showLetterCount(status.events.dead_letters);
   setText(byId("pause"), status.is_paused ? "Resume the run" : "Pause the run");
   setText(byId("footer"), `Signed in as ${page.session.name} (${page.session.scopes.join(", ")}). Run folder ${details.folder}.`);
   if (!page.isTouched) showAlpha(status);

@@ -2,6 +2,7 @@
 
 import { buildComparison, chosenRuns, endComparison, fillChoices, showComparison } from "./compare.js";
 import { banner, buildCharts, drawAll, redraw, showMembers, showStatus, showTroubles, showWindows } from "./drawing.js";
+import { showLetters } from "./events.js";
 import { byId, element, setText } from "./format.js";
 import { Past } from "./history.js";
 import { fillKinds, Records } from "./records.js";
@@ -212,6 +213,12 @@ async function refreshRun() {
   page.details = details.state === "silent" && listed ? { ...details, state: listed.state } : details;
   if (page.details.status) page.status = page.details.status;
   showStatus();
+  if (page.status) await showLetters(details.name, page.status.events.dead_letters).catch(ignoreConflict);
+}
+
+/** A run on Kafka has its dead letters there. */
+function ignoreConflict(error) {
+  if (error.status !== 409) throw error;
 }
 
 async function pollWorkers() {
