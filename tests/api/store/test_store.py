@@ -1,6 +1,7 @@
 """Commands, reads and retention, on both databases."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -16,6 +17,7 @@ from dispatch.journal.records import Redecided
 from infra.web.errors import KeyReused
 from infra.web.store.engine import Database
 from infra.web.store.rows import NewAudit
+from infra.web.store.tokens import LINK_NAME, SESSION_NAME
 from tests.api.store import journals
 from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, commanded, done, page, trained
 
@@ -205,5 +207,19 @@ def test_very_many_records_are_thinned_out_over_all_of_a_window(database: str) -
         assert [each.at for each in few] == [50.0, *(100.0 * number for number in range(20, 0, -1))]
         all_inside = await store.runs.thinned_records("run", asked, Window(95.0, 205.0), 20)
         assert [each.at for each in all_inside] == [10.0 * number for number in range(20, 9, -1)]
+
+    on(database, ask)
+
+
+def test_links_and_sessions_that_expired_long_ago_are_removed_and_tokens_are_not(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.tokens.create("ann", ("read",), time.time() - 90_000)
+        for name in (LINK_NAME, SESSION_NAME):
+            for passed_seconds in (90_000, 10):
+                await store.tokens.create(name, ("read",), time.time() - passed_seconds)
+        await store.tokens.create(SESSION_NAME, ("read",))
+        assert await store.prune(Retention()) == 2
+        left = [token.name for token in await store.tokens.list()]
+        assert sorted(left) == sorted(["ann", LINK_NAME, SESSION_NAME, SESSION_NAME])
 
     on(database, ask)
