@@ -27,6 +27,7 @@ export function showPresence({ present, absent, unknown }) {
 }
 
 export function showLetterCount(letters) {
+  document.body.classList.toggle("clean", !letters);
   const example = canControl() ? "" : " Examples need the scope control, because events hold what users did.";
   setText(byId("letters-why"), letters ? `${count(letters)} rejected so far.${example}` : "No event was rejected so far.");
 }

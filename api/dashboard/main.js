@@ -66,12 +66,12 @@ async function start(runs) {
   byId("app").hidden = false;
   for (const node of document.querySelectorAll(".control")) node.hidden = !canControl();
   byId("signout").title = `signed in as ${page.session.name}, with ${page.session.scopes.join(", ")}`;
-  buildComparison();
+  const listed = listRuns(runs); // what it asks for is on its way while the charts are made
   buildCharts((from, to) => {
     view.fix(from, to);
     guarded(loadWindow);
   });
-  await listRuns(runs);
+  await listed;
 }
 
 // ── which run, which window ────────────────────────────────────────────────────────────────────────────────────────
@@ -162,6 +162,7 @@ async function compareRuns() {
   stopFollowing();
   page.isComparing = true;
   page.past = null;
+  buildComparison();
   banner("");
   document.body.classList.add("comparing");
   byId("comparison").hidden = false;
