@@ -37,7 +37,7 @@ from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.over_time import OverTime
 from dispatch.progress.probes import LinkProbes
-from dispatch.progress.status import ChunkCounts, KeyCounts
+from dispatch.progress.status import ChoiceStatus, ChunkCounts, KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
 from ingest.keys import rare_keys
@@ -176,6 +176,7 @@ class Training:
         links = [WorkerLink(member.name, member.link_gbit) for member in members]
         costs_n = self.feedback.start_generation(links)
         self.accounts.set_parked(())
+        self.accounts.choice = ChoiceStatus()
         self.accounts.set_members([member.name for member in members])
         self._set_speeds(members)
         # in a ring a worker without samples moves as much as the others; a worker that is alone moves nothing
@@ -236,6 +237,8 @@ class Training:
         if (change := decision.change) is not None:
             names = [member.name for member in self._members]
             self.accounts.set_parked(change.parked(names))
+            expected, before = (None if seconds is None else 1000 * seconds for seconds in change.expected)
+            self.accounts.choice = ChoiceStatus(reason=change.reason, expected_ms=expected, before_ms=before)
             self.feedback.forget_busy()
             self._probes.restart()
             structlog.get_logger().info("other workers take part", **change.facts(names))

@@ -3,13 +3,16 @@
 import { byId, clock, colour, element, isNumber, mixed, setText } from "./format.js";
 
 const SYNC = "window";
+const ACROSS = "across";
 const HEIGHT = 170;
+const MOST_MARKS = 30; // of one kind on one chart
 export const MARKED = { fault: "danger", command: "s3", alpha: "s1", generation: "s0" };
 
 export class Chart {
   /**
    * series: [{name, colour, value: (text of a number), scale?, fill?, stepped?}]
-   * options: {id, title, axis: (number) => text, axis2?, range?, range2?, stacked?, height?, onSelect}
+   * options: {id, title, axis: (number) => text, axis2?, range?, range2?, stacked?, height?, onSelect, across?}
+   * across: (number) => text, for charts over something else than the time of day
    */
   constructor(options, series) {
     this.options = options;
@@ -53,7 +56,7 @@ export class Chart {
   }
 
   configuration() {
-    const { axis, axis2, range, range2, onSelect } = this.options;
+    const { axis, axis2, range, range2, onSelect, across } = this.options;
     const ink = colour("muted");
     const grid = { stroke: colour("grid"), width: 1 };
     const font = "11.5px system-ui, sans-serif";
@@ -74,10 +77,10 @@ export class Chart {
       height: this.options.height ?? HEIGHT,
       legend: { show: false },
       padding: [8, axis2 ? 0 : 10, 0, 0],
-      cursor: { sync: { key: SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
-      scales: { x: { time: true, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
+      cursor: { sync: { key: across ? ACROSS : SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      scales: { x: { time: !across, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
       axes: [
-        { stroke: ink, font, grid, ticks: { show: false }, space: 54, size: 26, values: (_, found) => found.map((at) => this.hour(at, found[1] - found[0] < 60)) },
+        { stroke: ink, font, grid, ticks: { show: false }, space: 60, size: 30, gap: 9, values: (_, found) => found.map((at) => (across ? across(at) : this.hour(at, found[1] - found[0] < 60))) },
         side("y", axis, 3),
         ...(axis2 ? [side("y2", axis2, 1)] : []),
       ],
@@ -131,8 +134,10 @@ export class Chart {
     const { ctx, bbox } = chart;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
-    for (const mark of this.marks) {
-      if (mark.at < this.span[0] || mark.at > this.span[1] || !MARKED[mark.kind]) continue;
+    const inside = this.marks.filter((mark) => MARKED[mark.kind] && mark.at >= this.span[0] && mark.at <= this.span[1]);
+    const counts = Object.groupBy(inside, (mark) => mark.kind);
+    for (const mark of inside) {
+      if (counts[mark.kind].length > MOST_MARKS) continue; // they would hide the lines; the time line has them all
       const left = Math.round(chart.valToPos(mark.at, "x", true));
       ctx.strokeStyle = ctx.fillStyle = colour(MARKED[mark.kind]);
       ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
@@ -152,16 +157,22 @@ export class Chart {
   /** Writes the values under the cursor, or else the newest, and the same in words for those who do not see. */
   explain(index) {
     const at = index ?? this.times.length - 1;
+    const { across } = this.options;
     const words = [];
     this.series.forEach((each, number) => {
-      const value = this.values[number]?.[at];
+      const value = across && !isNumber(index) ? this.values[number]?.findLast(isNumber) : this.values[number]?.[at];
       const text = isNumber(value) ? each.value(value) : "–";
       setText(this.entries[number].value, text);
       this.entries[number].node.hidden = this.series.length > 1 && this.values.length > 0 && this.values[number].every((found) => found === null);
       words.push(`${each.name} ${text}`);
     });
-    const when = index === null || index === undefined ? "now" : `at ${clock(this.times[at])}`;
+    const when = index === null || index === undefined ? (across ? "at the end" : "now") : `at ${across ? across(this.times[at]) : clock(this.times[at])}`;
     this.plot.setAttribute("aria-label", `${this.options.title}, ${when}: ${words.join(", ")}`);
+  }
+
+  close() {
+    this.watcher.disconnect();
+    this.chart.destroy();
   }
 
   fit() {

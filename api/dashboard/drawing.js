@@ -1,6 +1,7 @@
 // Everything that is drawn from what is known: figures, charts, members, the journal, and what is wrong.
 
 import { Chart, MARKED } from "./charts.js";
+import { showLetterCount, showPresence } from "./events.js";
 import { byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
 import { column, TRAFFIC } from "./history.js";
 import { drawPhases, drawPicture, drawWorkers, merged } from "./members.js";
@@ -167,6 +168,7 @@ export function showStatus() {
   showTroubles();
   if (!status) {
     setText(byId("facts"), "");
+    byId("figures").replaceChildren();
     setText(byId("why"), `Nobody: the run is ${details.state}.`);
     return;
   }
@@ -178,7 +180,7 @@ export function showStatus() {
   const rate = status.idle_seconds > 2 || !details.is_live ? 0 : status.samples_per_second;
   showFigures([
     ["Throughput", count(rate), "/s", `${count(status.samples)} samples so far`],
-    ["AUC", decimal(status.recent_quality.auc, 4), "", `whole run ${decimal(status.quality.auc, 4)}`],
+    ["AUC", decimal(status.recent_quality.auc, 4), "", isNumber(status.best_auc) ? `best possible ${decimal(status.best_auc, 4)}` : `whole run ${decimal(status.quality.auc, 4)}`],
     ["Logloss", decimal(status.recent_quality.logloss, 4), "", `calibration ${decimal(status.recent_quality.calibration, 3)}`],
     ["α", decimal(status.alpha, 2), "", { fixed: "as the policy says", manual: "set by a person", auto: "follows contention" }[status.alpha_mode]],
     ["Workers", String(training), `of ${status.workers.filter((worker) => !worker.has_left).length}`, "the others are parked"],
@@ -187,6 +189,8 @@ export function showStatus() {
     ["Cache hits", percent(lookups ? hits / lookups : null, 1), "", `${count(status.keys.known)} keys, ${bytes(status.keys.shard_bytes)}`],
   ]);
   showFields(Object.keys(status.fields.present), status.fields.absent);
+  showPresence(status.fields);
+  showLetterCount(status.events.dead_letters);
   setText(byId("pause"), status.is_paused ? "Resume the run" : "Pause the run");
   setText(byId("footer"), `Signed in as ${page.session.name} (${page.session.scopes.join(", ")}). Run folder ${details.folder}.`);
   if (!page.isTouched) showAlpha(status);

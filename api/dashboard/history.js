@@ -4,6 +4,7 @@ import { get, ofRun } from "./requests.js";
 import { isNumber } from "./format.js";
 
 const POINTS = 250;
+const MARKS = 250;
 const LATELY_SECONDS = 10;
 export const TRAFFIC = ["pulled rows", "pushed rows", "dense up", "dense down", "orders"];
 
@@ -20,6 +21,11 @@ export class Past {
     return Date.now() / 1000 + this.offset;
   }
 
+  /** Marks of one kind that a chart can show beside each other. */
+  static get marks() {
+    return MARKS;
+  }
+
   get newest() {
     return this.readings.at(-1)?.at ?? 0;
   }
@@ -32,12 +38,15 @@ export class Past {
   /** Reads everything in a window; null as its beginning is the whole run. */
   async load(first, last, isLive) {
     const until = isLive ? "" : `&last=${last}`;
-    const found = await get(ofRun(this.run, `/readings?first=${first ?? 0}${until}&points=${POINTS}`));
+    const [found, steps] = await Promise.all([
+      get(ofRun(this.run, `/readings?first=${first ?? 0}${until}&points=${POINTS}`)),
+      first === null ? this.steps("") : null,
+    ]);
     this.offset = found.now - Date.now() / 1000;
     this.readings = found.items;
     const oldest = this.readings[0]?.at ?? last;
-    const isMissing = first === null || oldest - first > Math.max(15, (last - first) / 20);
-    this.before = isMissing ? await this.loadSteps(first ?? 0, oldest) : [];
+    if (steps) this.before = readingsOfSteps(steps.filter((point) => point.last_at < oldest));
+    else this.before = oldest - first > Math.max(15, (last - first) / 20) ? await this.loadSteps(first, oldest) : [];
   }
 
   /** Reads what is new since; span: seconds that are shown. */
@@ -54,15 +63,17 @@ export class Past {
     }
   }
 
+  async steps(range, points = POINTS) {
+    return (await get(ofRun(this.run, `/steps?points=${points}${range}`))).items;
+  }
+
   /** Steps of a period as readings: what the database does not know is absent. */
   async loadSteps(first, last) {
-    const all = (await get(ofRun(this.run, `/steps?points=1000`))).items;
+    const all = await this.steps("", 1000);
     const inside = all.filter((point) => point.last_at >= first && point.first_at <= last);
     if (!inside.length) return [];
-    const range = `first=${inside[0].first_step}&last=${inside.at(-1).last_step}`;
-    const fine = inside.length < all.length ? (await get(ofRun(this.run, `/steps?${range}&points=${POINTS}`))).items : inside;
-    const shown = fine.filter((point) => point.last_at >= first && point.last_at <= last);
-    return shown.map((point, at) => readingOfSteps(point, shown[at - 1]));
+    const fine = inside.length < all.length ? await this.steps(`&first=${inside[0].first_step}&last=${inside.at(-1).last_step}`) : inside;
+    return readingsOfSteps(fine.filter((point) => point.last_at >= first && point.last_at <= last));
   }
 
   /** Rates over the latest ten seconds: who trains may change with every step. */
@@ -79,10 +90,13 @@ export class Past {
   }
 }
 
+const readingsOfSteps = (points) => points.map((point, at) => readingOfSteps(point, points[at - 1]));
+
 function readingOfSteps(point, before) {
   const passed = point.last_at - (before?.last_at ?? point.first_at); // steps overlap: their own times add up to more
   return {
     at: point.last_at,
+    step: point.last_step,
     samples_per_second: passed > 0 ? point.samples / passed : null,
     step_ms: (1000 * point.seconds) / Math.max(1, point.steps),
     decide_ms: (1000 * point.decide_seconds) / Math.max(1, point.steps),

@@ -1,6 +1,8 @@
 // The page: signs in, follows one run, and draws it again whenever something is new.
 
+import { buildComparison, chosenRuns, endComparison, fillChoices, showComparison } from "./compare.js";
 import { banner, buildCharts, drawAll, redraw, showMembers, showStatus, showTroubles, showWindows } from "./drawing.js";
+import { showLetters } from "./events.js";
 import { byId, element, setText } from "./format.js";
 import { Past } from "./history.js";
 import { fillKinds, Records } from "./records.js";
@@ -64,11 +66,12 @@ async function start(runs) {
   byId("app").hidden = false;
   for (const node of document.querySelectorAll(".control")) node.hidden = !canControl();
   byId("signout").title = `signed in as ${page.session.name}, with ${page.session.scopes.join(", ")}`;
+  const listed = listRuns(runs); // what it asks for is on its way while the charts are made
   buildCharts((from, to) => {
     view.fix(from, to);
     guarded(loadWindow);
   });
-  await listRuns(runs);
+  await listed;
 }
 
 // ── which run, which window ────────────────────────────────────────────────────────────────────────────────────────
@@ -91,21 +94,36 @@ async function listRuns(found = null) {
   const names = items.map((run) => run.name);
   const wanted = names.includes(view.run) ? view.run : (live.at(-1) ?? items.at(-1)).name;
   select.value = wanted;
+  if (view.run !== wanted) view.choose(wanted);
+  fillChoices(names);
+  if (view.isComparison) {
+    if (!page.isComparing) await compareRuns();
+    return;
+  }
   if (page.past?.run !== wanted) await followRun(items.find((run) => run.name === wanted));
 }
 
 /** Follows a run of the list. Its cursor is older than what is loaded next, so no record is missed in between. */
-async function followRun({ name: run, cursor, state }) {
+async function followRun({ name: run, cursor, state, is_here: isHere }) {
   stopFollowing();
   view.choose(run);
   Object.assign(page, { past: new Past(run), records: new Records(), workers: [], status: null, details: null });
   document.title = `${run} · Freshet`;
-  guarded(pollWorkers);
-  guarded(async () => {
+  if (isHere) guarded(pollWorkers);
+  if (isHere) guarded(async () => {
     page.shards = (await get(ofRun(run, "/settings"))).started_with.ps?.shards ?? 1;
   });
   if (view.isLive && OVER.includes(state)) view.follow(0); // there is nothing new to see, so all of it
+  document.body.classList.toggle("gone", !isHere);
   await Promise.all([refreshRun(), loadWindow()]);
+  if (page.past.run !== run) return; // somebody has chosen another one meanwhile
+  page.timers = [setInterval(() => guarded(() => listRuns()), RUNS_MS)];
+  if (isHere) followEvents(run, cursor);
+  tick();
+}
+
+/** Keeps what only a run whose folder is here has up to date. */
+function followEvents(run, cursor) {
   page.feed = new EventFeed(run, cursor, {
     onStatus: (status) => {
       page.status = status;
@@ -131,18 +149,49 @@ async function followRun({ name: run, cursor, state }) {
       guarded(() => get("/v1/session"));
     },
   });
-  page.timers = [
+  page.timers.push(
     setInterval(() => guarded(pollWorkers), WORKERS_MS),
     setInterval(() => guarded(() => showSnapshots(run, canControl())), SNAPSHOTS_MS),
-    setInterval(() => guarded(() => listRuns()), RUNS_MS),
     setInterval(() => guarded(refreshRun), RUNS_MS),
-  ];
+  );
   guarded(() => showSnapshots(run, canControl()));
-  tick();
+}
+
+/** Shows several runs side by side until one of them is chosen again. */
+async function compareRuns() {
+  stopFollowing();
+  page.isComparing = true;
+  page.past = null;
+  buildComparison();
+  banner("");
+  document.body.classList.add("comparing");
+  byId("comparison").hidden = false;
+  document.title = `${[view.run, ...view.others].join(", ")} · Freshet`;
+  const goesOn = await showComparison();
+  performance.mark("charts drawn");
+  page.timers = [setInterval(() => guarded(() => listRuns()), RUNS_MS)];
+  if (goesOn) page.timers.push(setInterval(() => guarded(showComparison), RUNS_MS));
+}
+
+function leaveComparison() {
+  if (!page.isComparing) return;
+  page.isComparing = false;
+  endComparison();
+  document.body.classList.remove("comparing");
+  byId("comparison").hidden = true;
+}
+
+/** Shows the run of the address, alone or with others. */
+async function showChosen() {
+  leaveComparison();
+  fillChoices(page.runs.map((run) => run.name));
+  if (view.isComparison) await compareRuns();
+  else await followRun(page.runs.find((run) => run.name === view.run));
 }
 
 function stopFollowing() {
   page.feed?.close();
+  page.feed = null;
   page.timers.forEach(clearInterval);
   page.timers = [];
   stopTick();
@@ -165,6 +214,12 @@ async function refreshRun() {
   page.details = details.state === "silent" && listed ? { ...details, state: listed.state } : details;
   if (page.details.status) page.status = page.details.status;
   showStatus();
+  if (page.status) await showLetters(details.name, page.status.events.dead_letters).catch(ignoreConflict);
+}
+
+/** A run on Kafka has its dead letters there. */
+function ignoreConflict(error) {
+  if (error.status !== 409) throw error;
 }
 
 async function pollWorkers() {
@@ -182,18 +237,25 @@ async function loadWindow() {
   const kinds = ["command", "alpha", "generation", "fault", "redecided", "stopped", "ended", "begun"];
   const asked = [
     `${kinds.map((kind) => `kind=${kind}`).join("&")}&limit=1000`,
-    "kind=set&limit=500",
-    "kind=checkpoint&limit=1000",
+    `kind=set&kind=checkpoint&points=${Past.marks}`,
   ];
   const [, ...found] = await Promise.all([
     past.load(first, last, view.isLive),
     ...asked.map((query) => get(ofRun(past.run, `/journal?${query}${window}`))),
   ]);
-  if (!page.records.newest("set")) found.push(await get(ofRun(past.run, "/journal?kind=set&kind=alpha&limit=20")));
   if (page.past !== past) return;
-  found.forEach(({ items }) => page.records.add(items));
+  page.records.add(found.flatMap(({ items }) => items));
+  if (!page.records.newest("set")) guarded(() => loadChoice(past)); // it was made before the window
   showWindows();
   drawAll();
+  performance.mark("charts drawn"); // how long the page takes to open is measured by it
+}
+
+async function loadChoice(past) {
+  const { items } = await get(ofRun(past.run, "/journal?kind=set&kind=alpha&limit=20"));
+  if (page.past !== past) return;
+  page.records.add(items);
+  showMembers();
 }
 
 /** Keeps a live window moving. */
@@ -227,7 +289,25 @@ function listen() {
     await ask("DELETE", "/v1/session").catch(() => null);
     location.reload();
   });
-  byId("run").addEventListener("change", (event) => guarded(() => followRun(page.runs.find((each) => each.name === event.target.value))));
+  byId("run").addEventListener("change", (event) => {
+    view.choose(event.target.value);
+    view.compare(view.others.filter((run) => run !== view.run), view.by);
+    guarded(showChosen);
+  });
+  byId("compare-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    byId("compare").open = false;
+    view.compare(chosenRuns(), event.target.elements.by.value);
+    guarded(showChosen);
+  });
+  byId("compare-end").addEventListener("click", () => {
+    view.compare([], view.by);
+    guarded(showChosen);
+  });
+  byId("compare-all").addEventListener("click", () => {
+    view.zoom(null);
+    guarded(showComparison);
+  });
   byId("windows").replaceChildren(...WINDOWS.map(([name, length]) => element("button", {
     type: "button", "data-seconds": length, onclick: () => {
       view.follow(length);
@@ -244,9 +324,9 @@ function listen() {
     guarded(loadWindow);
   });
   byId("copy").addEventListener("click", async (event) => {
-    const [first, last] = view.span(page.past.now());
+    const [first, last] = view.span(page.past?.now() ?? 0);
     const link = new View();
-    Object.assign(link, { run: run(), seconds: view.seconds, fixed: first === null ? null : [first, last] });
+    Object.assign(link, view, { fixed: first === null ? null : [first, last] });
     const isCopied = await navigator.clipboard?.writeText(location.origin + link.address()).then(() => true, () => false);
     if (!isCopied) history.replaceState(null, "", link.address()); // browsers copy over HTTPS or on this machine alone
     setText(event.target, isCopied ? "Copied" : "In the address");
@@ -255,6 +335,7 @@ function listen() {
   byId("theme").addEventListener("click", () => {
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
     localStorage.setItem("freshet-theme", document.documentElement.dataset.theme);
+    if (page.isComparing) guarded(showComparison);
     redraw();
   });
   listenToControls();
@@ -268,6 +349,7 @@ function listen() {
   addEventListener("resize", () => page.status && drawAll());
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && page.past) guarded(loadWindow);
+    else if (!document.hidden && page.isComparing) guarded(showComparison);
   });
 }
 

@@ -15,6 +15,7 @@ export const page = {
   records: new Records(),
   feed: null,
   isLost: false, // whether the connection to the API is lost
+  isComparing: false, // whether several runs are shown side by side
   isTouched: false, // whether somebody has moved the slider of α and not set it yet
   shards: 1,
   timers: [],

@@ -1,4 +1,4 @@
-// What is being looked at: the run and the window of time. It is kept in the address, so a link shows the same.
+// What is being looked at: the run and the window of time, or several runs side by side. It is kept in the address, so a link shows the same.
 
 export const WINDOWS = [
   ["5 min", 300],
@@ -8,6 +8,7 @@ export const WINDOWS = [
   ["All", 0],
 ];
 const USUAL_SECONDS = 300;
+const MOST_OTHERS = 5;
 
 export class View {
   constructor() {
@@ -18,6 +19,26 @@ export class View {
     const from = Number(asked.get("from"));
     const to = Number(asked.get("to"));
     this.fixed = from > 0 && to > from ? [from, to] : null;
+    this.others = asked.getAll("with").filter((run) => run !== this.run).slice(0, MOST_OTHERS);
+    this.by = asked.get("by") === "step" ? "step" : "time";
+    const range = [asked.get("begin"), asked.get("end")].map(Number);
+    this.range = asked.has("end") && range[1] > range[0] ? range : null;
+  }
+
+  get isComparison() {
+    return this.others.length > 0;
+  }
+
+  /** Shows the runs side by side, over the steps or the time since their start; no others: the run alone. */
+  compare(others, by) {
+    Object.assign(this, { others: others.slice(0, MOST_OTHERS), by, range: null });
+    this.write();
+  }
+
+  /** The part of a comparison that is shown, in steps or seconds; null: all of it. */
+  zoom(range) {
+    this.range = range;
+    this.write();
   }
 
   get isLive() {
@@ -49,7 +70,14 @@ export class View {
   address() {
     const asked = new URLSearchParams();
     if (this.run) asked.set("run", this.run);
-    if (this.fixed) {
+    if (this.isComparison) {
+      this.others.forEach((run) => asked.append("with", run));
+      asked.set("by", this.by);
+      if (this.range) {
+        asked.set("begin", this.range[0].toFixed(1));
+        asked.set("end", this.range[1].toFixed(1));
+      }
+    } else if (this.fixed) {
       asked.set("from", this.fixed[0].toFixed(1));
       asked.set("to", this.fixed[1].toFixed(1));
     } else {

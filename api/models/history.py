@@ -93,6 +93,22 @@ class ReadingsAnswer(Answer):
     """Rates, quality, lag, freshness, traffic by worker and memory by process, each at one moment."""
 
 
+class DeadLetterReading(Answer):
+    """A rejected event."""
+
+    partition: int
+    offset: int
+    index: int
+    """Its place in its record."""
+    reason: str
+    at: float | None
+    """When it was kept, in seconds since 1970."""
+    payload: str
+    """The beginning of the event; bytes that are no text are written as \\xNN."""
+    bytes: int
+    """Length of the whole event."""
+
+
 class ProcessReading(Answer):
     """One process, as its supervisor knows it."""
 

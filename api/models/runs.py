@@ -40,6 +40,8 @@ class RunOutline(Answer):
     """End of its journal, which is also the ETag."""
     step: int | None
     samples: int | None
+    is_here: bool
+    """Whether its folder is here; of others, there is the history alone."""
 
     @computed_field(**EARLIER_CURSOR)
     def version(self) -> int:

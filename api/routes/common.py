@@ -1,7 +1,8 @@
 """Code that routes share: names in paths, ETags, pages, and giving commands."""
 
+import gzip
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
@@ -24,6 +25,9 @@ from infra.web.store.rows import Page
 SETTLE_SECONDS = 2.0
 """How long a request waits for its command to be carried out."""
 MOST_LISTED = 1000
+LONG_BYTES = 16_384
+"""Length of an answer that is worth compressing."""
+NEAR = ("127.0.0.1", "::1")
 
 RowT = TypeVar("RowT")
 ItemT = TypeVar("ItemT")
@@ -77,6 +81,17 @@ def link_next(following: str | None, request: Request, response: Response) -> No
     if following is not None:
         link = URL(scope=request.scope).include_query_params(after=following)
         response.headers["Link"] = f'<{link.path}?{link.query}>; rel="next"'
+
+
+def history_answer(body: bytes, request: Request, headers: Mapping[str, str]) -> Response:
+    """Answers with JSON; a long one is compressed, unless the client is on this machine, where it costs more time."""
+    sent = dict(headers)
+    accepted = request.headers.get("accept-encoding", "")
+    is_near = request.client is not None and request.client.host in NEAR
+    if len(body) >= LONG_BYTES and "gzip" in accepted and not is_near:
+        body = gzip.compress(body, compresslevel=1)
+        sent["Content-Encoding"] = "gzip"
+    return Response(body, headers=sent | {"Vary": "Accept-Encoding"}, media_type="application/json")
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────

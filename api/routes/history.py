@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from api.models.history import AuditReading, CheckpointReading, FaultReading, GenerationReading, StepsPoint
 from api.models.runs import CommandReading
 from api.parts import Parts
-from api.routes.common import After, Known, Limit, link_next, listed
+from api.routes.common import After, Known, Limit, history_answer, link_next, listed
 from api.shared import EncodedPage
 from api.store.rows import StepPoint
 from infra.base.config import NAME_PATTERN
@@ -58,7 +58,7 @@ async def list_steps(
 
     page = await parts.answers.get((run, cursor, asked, start, limit), read)
     link_next(page.next, request, response)
-    return Response(page.body, headers=dict(response.headers), media_type="application/json")
+    return history_answer(page.body, request, response.headers)
 
 
 @router.get("/v1/runs/{run}/generations", summary="Generations", **needs("read"))

@@ -121,7 +121,7 @@ def outline(parts: ApiParts, row: StoredRun | str) -> RunOutline:
         elif not is_over:
             state = "silent"
     step, samples = (status.step, status.samples) if status is not None else (None, None)
-    return RunOutline(name=name, state=state, cursor=cursor, step=step, samples=samples)
+    return RunOutline(name=name, state=state, cursor=cursor, step=step, samples=samples, is_here=name in parts.runs)
 
 
 def status_of(parts: ApiParts, name: str) -> tuple[bytes, str]:

@@ -83,4 +83,5 @@ def _trust(certificate: Any) -> ssl.SSLContext:
     """What the server's certificate is checked with: it is the one of this process, whatever host it is made for."""
     context = ssl.create_default_context(cafile=certificate)
     context.check_hostname = certificate is None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # or else only a certificate that signed itself is trusted
     return context

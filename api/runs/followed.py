@@ -102,11 +102,6 @@ class FollowedRuns:
             raise NotAvailable(f"run {name!r} is being started and has no folder yet; expected one soon; try again")
         raise no_run(name, self.names)
 
-    async def restore(self, run: FollowedRun) -> None:
-        """Reads the readings of a run that the database has, once; raises DatabaseAway."""
-        if not run.recent.is_restored:
-            run.recent.restore(await self.store.runs.readings(run.place.name))
-
     def expect(self, name: str) -> None:
         """Notes that a run of this name is being started and will be found soon."""
         self._expected_until[name] = monotonic() + EXPECTED_SECONDS
@@ -169,11 +164,12 @@ async def keep_reading(runs: FollowedRuns) -> None:
             memory = {run.place.name: await asyncio.to_thread(_memory, run) for run in live}
         for run in live:
             assert run.live.status is not None
-            stored = run.recent.add(reading_of(run.live.status, memory.get(run.place.name, {})))
+            run.recent.belong_to(run.projector.identity)
+            run.recent.add(reading_of(run.live.status, memory.get(run.place.name, {})))
             with suppress(DatabaseAway):
-                await runs.restore(run)
-                if stored and run.projector.projected:  # before that, the database may not know the run
-                    await runs.store.runs.add_readings(run.place.name, stored)
+                if run.recent.unstored and run.projector.projected:  # before that, the database may not know the run
+                    await runs.store.runs.add_readings(run.place.name, run.recent.unstored)
+                    run.recent.unstored.clear()
         await asyncio.sleep(READING_SECONDS)
 
 

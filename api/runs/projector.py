@@ -56,6 +56,11 @@ class Projector:
         self._has_ended = threading.Event()
         self._refusals = DoublingPauses()
 
+    @property
+    def identity(self) -> str:
+        """Identity of the journal that the database has read; empty: not known."""
+        return self._at.identity if self._at is not None else ""
+
     async def keep_projecting(self) -> None:
         """Projects until it is cancelled."""
         is_seen = False

@@ -1,24 +1,27 @@
 """The past of a run as its statuses showed it: one reading a second, thinned out with age.
 
 Steps, checkpoints, faults and commands come from the journal. What only a status shows (quality, lag, freshness,
-traffic by kind, memory) is kept here, so that charts do not begin empty. All of it is in memory; the coarser levels are
-in the database, too, from which a process that was restarted reads them once.
+traffic by kind, memory) is kept here, so that charts do not begin empty. The latest quarter of an hour is in memory;
+fewer readings, of a longer time, are in the database.
 """
 
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import time
+from typing import NamedTuple
 
 import msgspec
 import psutil
 
+from api.store.readings import STORED_LEVELS
 from api.store.rows import StoredReading
 from dispatch.progress.status import Status, WorkerStatus
 
-LEVELS = ((1, 900), (10, 1080), (120, 21_600))
-"""Seconds between two readings, and how many are kept: a quarter of an hour, three hours, thirty days."""
-STORED_LEVELS = (10, 120)
+MOST_KEPT = 900
+"""Readings in memory, one a second."""
+MOST_UNSTORED = 2000
+"""Readings that wait for a database that is away; more than three hours of them."""
 CONTENTION = ("wait_share", "pressure", "cpu_slowdown", "gpu_others")
 """Readings of the controller of alpha that are kept; all of them are in the records of its changes."""
 
@@ -114,46 +117,53 @@ def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
+class KeptReading(NamedTuple):
+    """A reading as it is kept."""
+
+    at: float
+    encoded: bytes
+
+
 class RecentReadings:
-    """The readings of one run, encoded, at every level."""
+    """The newest readings of one run, encoded, and those that the database does not have yet."""
 
     def __init__(self) -> None:
-        self._levels = {seconds: deque[tuple[float, bytes]](maxlen=most) for seconds, most in LEVELS}
-        self.is_restored = False
-        """Whether the readings of the database are here."""
+        self._kept = deque[KeptReading](maxlen=MOST_KEPT)
+        self._buckets = dict.fromkeys(STORED_LEVELS, -1)
+        """By level: the last bucket with a reading to be stored; the first reading of a bucket is."""
+        self._journal = ""
+        self.unstored = deque[StoredReading](maxlen=MOST_UNSTORED)
 
-    def add(self, reading: RunReading) -> list[StoredReading]:
-        """Adds a reading to each level whose last one is old enough; returns what is to be stored."""
+    @property
+    def begins_at(self) -> float:
+        """Time of the oldest reading in memory; infinite if there is none."""
+        return self._kept[0].at if self._kept else math.inf
+
+    def belong_to(self, journal: str) -> None:
+        """Forgets everything if the journal, by its identity, is another one: a new run has the name of the old one."""
+        if journal and self._journal and journal != self._journal:
+            self._kept.clear()
+            self.unstored.clear()
+            self._buckets = dict.fromkeys(STORED_LEVELS, -1)
+        self._journal = journal or self._journal
+
+    def add(self, reading: RunReading) -> None:
         encoded = msgspec.json.encode(reading)
-        stored = []
-        for seconds, kept in self._levels.items():
-            if not kept or reading.at - kept[-1][0] >= 0.9 * seconds:
-                kept.append((reading.at, encoded))
-                if seconds in STORED_LEVELS:
-                    stored.append(StoredReading(seconds, reading.at, encoded.decode()))
-        return stored
+        self._kept.append(KeptReading(reading.at, encoded))
+        for level, bucket in self._buckets.items():
+            if reading.at // level > bucket:
+                self._buckets[level] = int(reading.at // level)
+                self.unstored.append(StoredReading(level, reading.at, encoded.decode()))
 
-    def restore(self, stored: Sequence[StoredReading]) -> None:
-        """Puts readings of the database before those that are here."""
-        for seconds in STORED_LEVELS:
-            kept = self._levels[seconds]
-            first = kept[0][0] if kept else math.inf
-            older = [(each.at, each.body.encode()) for each in stored if each.level == seconds and each.at < first]
-            self._levels[seconds] = deque([*older, *kept], maxlen=kept.maxlen)
-        self.is_restored = True
+    def between(self, first: float, last: float) -> list[KeptReading]:
+        """The readings in memory after first, up to last, oldest first."""
+        return [each for each in self._kept if first < each.at <= last]
 
-    def between(self, first: float, last: float, points: int) -> list[msgspec.Raw]:
-        """The readings in a window, oldest first, in about as many points; always with the newest of the window.
 
-        Each part of the window comes from the finest level that goes back so far.
-        """
-        found: list[tuple[float, bytes]] = []
-        until = math.inf
-        for kept in self._levels.values():
-            found[:0] = [(at, encoded) for at, encoded in kept if first < at <= last and at < until]
-            until = min(until, kept[0][0] if kept else math.inf)
-        if not found:
-            return []
-        seconds = max((found[-1][0] - found[0][0]) / points, 1e-3)
-        newest = {int((found[-1][0] - at) / seconds): encoded for at, encoded in found}
-        return [msgspec.Raw(newest[place]) for place in sorted(newest, reverse=True)]
+def thinned(found: Sequence[KeptReading], points: int) -> list[msgspec.Raw]:
+    """About as many of these readings, evenly in time; always with the newest."""
+    if not found:
+        return []
+    seconds = max((found[-1].at - found[0].at) / points, 1e-3)
+    newest = {int((found[-1].at - each.at) / seconds): each.encoded for each in found}
+    return [msgspec.Raw(newest[place]) for place in sorted(newest, reverse=True)]

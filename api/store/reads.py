@@ -7,6 +7,8 @@ from sqlalchemy import or_, select, update
 
 from api.store.history import read_steps
 from api.store.projection import NEW_RUN, enter, project
+from api.store.readings import read_readings
+from api.store.records import Window, read_newest, read_thinned
 from api.store.replaced import is_replaced, set_apart
 from api.store.rows import (
     ProjectedJournal,
@@ -119,20 +121,18 @@ class RunTables:
         async with self._database.reading() as connection:
             return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
 
-    async def records(
-        self, run: str, kinds: Sequence[str], first: float | None, last: float | None, limit: int
-    ) -> tuple[StoredEvent, ...]:
-        """Events in a period of time, newest first; ``kinds``: of these alone, or of all if there are none."""
-        query = columns(StoredEvent, EventRow).where(EventRow.run == run)
-        if kinds:
-            query = query.where(EventRow.kind.in_(kinds))
-        if first is not None:
-            query = query.where(EventRow.at >= first)
-        if last is not None:
-            query = query.where(EventRow.at <= last)
-        ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(max(1, min(limit, MOST_ROWS)))
+    async def records(self, run: str, kinds: Sequence[str], window: Window, limit: int) -> tuple[StoredEvent, ...]:
+        """Events in a window of time, newest first; ``kinds``: of these alone, or of all if there are none."""
         async with self._database.reading() as connection:
-            return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+            return await read_newest(connection, run, kinds, window, max(1, min(limit, MOST_ROWS)))
+
+    async def thinned_records(
+        self, run: str, kinds: Sequence[str], window: Window, points: int
+    ) -> tuple[StoredEvent, ...]:
+        """Events of these kinds in all of a window, newest first; of each kind about that many at most."""
+        async with self._database.reading() as connection:
+            found = [each for kind in kinds for each in await read_thinned(connection, run, kind, window, points)]
+        return tuple(sorted(found, key=lambda event: (event.cursor, event.place), reverse=True))
 
     async def add_readings(self, run: str, readings: Sequence[StoredReading]) -> None:
         """Stores readings; of those in one bucket, the first stays."""
@@ -140,12 +140,10 @@ class RunTables:
         async with self._database.writing() as connection:
             await enter(connection, ReadingRow, rows, replaces=False)
 
-    async def readings(self, run: str) -> tuple[StoredReading, ...]:
-        """All readings that are kept, oldest first."""
-        query = columns(StoredReading, ReadingRow).where(ReadingRow.run == run)
+    async def readings(self, run: str, first: float, last: float, points: int) -> tuple[StoredReading, ...]:
+        """Readings after first, up to last, oldest first, in about that many points."""
         async with self._database.reading() as connection:
-            found = await connection.execute(query.order_by(ReadingRow.level, ReadingRow.bucket))
-            return tuple(to_row(StoredReading, row) for row in found)
+            return await read_readings(connection, run, first, last, points)
 
     async def steps(
         self, run: str, first: int | None = None, last: int | None = None, points: int = 500

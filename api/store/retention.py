@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.tables import FANOUT, CheckpointRow, EventRow, ReadingRow, RunRow, StepRow
 from infra.web.store.engine import Database
-from infra.web.store.tables import AuditRow
+from infra.web.store.tables import AuditRow, TokenRow
+from infra.web.store.tokens import LINK_NAME, SESSION_NAME
 
 BATCH = 2000
 """The most rows that one transaction removes."""
@@ -37,6 +38,8 @@ class Retention:
     """Number of audit entries without a token; anybody can send such requests."""
     age_seconds: float | None = None
     """Greatest age of events and audit entries."""
+    signed_in_seconds: float = 86_400.0
+    """How long sign-in links and sessions of the dashboard are listed after they have expired; tokens always are."""
 
 
 async def prune(database: Database, retention: Retention) -> int:
@@ -51,6 +54,7 @@ async def prune(database: Database, retention: Retention) -> int:
         removed += await _prune_events(database, run, retention)
         for level, kept in retention.readings.items():
             removed += await _prune_readings(database, run, level, kept)
+    removed += await _prune_sessions(database, retention.signed_in_seconds)
     return removed + await _prune_audit(database, retention)
 
 
@@ -115,6 +119,11 @@ async def _prune_where(database: Database, run: str, is_old: Any) -> int:
     while count := await _execute(database, delete(EventRow).where(EventRow.run == run, chosen)):
         removed += count
     return removed
+
+
+async def _prune_sessions(database: Database, kept_seconds: float) -> int:
+    expired = TokenRow.expires_at < time.time() - kept_seconds
+    return await _execute(database, delete(TokenRow).where(TokenRow.name.in_((LINK_NAME, SESSION_NAME)), expired))
 
 
 async def _prune_audit(database: Database, retention: Retention) -> int:

@@ -162,6 +162,7 @@ class EventRow(SqlTable):
     """A record of the journal that is not about a step."""
 
     __tablename__ = "events"
+    __table_args__ = (Index(None, "run", "kind", "at", "cursor"),)
 
     run: Mapped[str] = of_run()
     cursor: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

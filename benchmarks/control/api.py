@@ -88,6 +88,12 @@ class ApiResult:
     made_steps_p50_ms: float
     """The same without the first step, another page each time, so that nothing is cached."""
     made_steps_p99_ms: float
+    made_readings_p50_ms: float
+    """All readings of the past run, in 250 points, made anew each time."""
+    made_readings_p99_ms: float
+    made_records_p50_ms: float
+    """Checkpoints and choices of workers of the past run, 250 of each, made anew each time."""
+    made_records_p99_ms: float
     paced_per_second: float
     """Requests per second in the windows with load."""
     paced_p50_ms: float
@@ -190,6 +196,10 @@ class _Measurement:
         past = self._ask(f"/v1/runs/{PAST}", READS_SECONDS, 0, 1)
         kept = self._ask(f"/v1/runs/{PAST}/steps?points=500", READS_SECONDS, 0, 1)
         made = self._ask(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}", READS_SECONDS, 0, 1)
+        readings = self._ask(f"/v1/runs/{PAST}/readings?points=250&first={NUMBER}", READS_SECONDS, 0, 1)
+        records = self._ask(
+            f"/v1/runs/{PAST}/journal?kind=set&kind=checkpoint&points=250&first={NUMBER}", READS_SECONDS, 0, 1
+        )
         alone = []
         loaded = []
         for number in range(load.windows):
@@ -212,6 +222,10 @@ class _Measurement:
             past_steps_p99_ms=kept.p99_ms,
             made_steps_p50_ms=made.p50_ms,
             made_steps_p99_ms=made.p99_ms,
+            made_readings_p50_ms=readings.p50_ms,
+            made_readings_p99_ms=readings.p99_ms,
+            made_records_p50_ms=records.p50_ms,
+            made_records_p99_ms=records.p99_ms,
             **paced_figures(alone, loaded),
             steps_per_second_alone=statistics.median(without),
             steps_per_second_loaded=statistics.median(with_load),

@@ -1,7 +1,6 @@
 """The journal of the live run: what is recorded, and what a replay is compared with."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from time import time
 
@@ -260,12 +259,12 @@ class RunJournal:
 def set_chosen(step: int, change: SetChange, names: Sequence[str]) -> SetChosen:
     """The record of a change with which a step begins; names: of the generation's members."""
     parked = change.parked(names)
-    before = change.time_before if change.model.is_in_seconds and isfinite(change.time_before) else None
+    expected, before = change.expected
     return SetChosen(
         step,
         tuple(name for name in names if name not in parked),
         change.reason,
-        expected_seconds=change.time if change.model.is_in_seconds else None,
+        expected_seconds=expected,
         before_seconds=before,
         at_seconds=time(),
     )

@@ -12,6 +12,7 @@ from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Prequential, PrequentialState, Quality, ScoreSums
 from dispatch.progress.status import (
     NO_FIELDS,
+    ChoiceStatus,
     EventCounts,
     FieldsStatus,
     QualityHistory,
@@ -127,6 +128,8 @@ class Accounts:
         self.decisions = DecisionTimes()
         self._workers: dict[str, WorkerAccount] = {}
         self._parked: frozenset[str] = frozenset()
+        self.choice = ChoiceStatus()
+        """Why the workers that are not parked take part."""
         self._members: frozenset[str] | None = None
         """Names of the generation's members; None: none has started."""
         self._baseline: Baseline | None = None
@@ -199,6 +202,7 @@ class Accounts:
             fields=fields,
             decisions=self.decisions.status(),
             workers=tuple(self._worker(name) for name in self._workers),
+            choice=self.choice,
         )
 
     def save(self) -> AccountsState:

@@ -162,6 +162,17 @@ class DecisionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions shortened to meet the deadline."""
 
 
+class ChoiceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the workers that are not parked take part."""
+
+    reason: str = ""
+    """Empty: all of them do, because nothing was chosen."""
+    expected_ms: float | None = None
+    """Time of a step that was expected; null: not known in seconds."""
+    before_ms: float | None = None
+    """Time of a step with the workers that took part before."""
+
+
 class QualityHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of the latest samples at regular times, oldest first."""
 
@@ -236,6 +247,7 @@ class Status(Condition, frozen=True, kw_only=True):
     chunks: ChunkCounts = ChunkCounts()
     decisions: DecisionStatus = DecisionStatus()
     workers: tuple[WorkerStatus, ...] = ()
+    choice: ChoiceStatus = ChoiceStatus()
     served: ServedStatus = ServedStatus()
 
 

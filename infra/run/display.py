@@ -209,6 +209,8 @@ def _facts(status: Status, width: int) -> RenderableType:
         lines.append(f"{trouble}\n", style="bold red")
     if held := _held(status.served):
         lines.append(f"{held}\n", style="bold yellow")
+    if choice := _choice(status):
+        lines.append(f"{choice}\n", style="cyan")
     if served := _served(status.served):
         lines.append(f"{served}\n", style="green")
     return Align.left(lines.append(_wrapped(facts, width), style="dim"))
@@ -360,6 +362,17 @@ def _name(worker: WorkerStatus) -> Text:
     return Text.assemble(worker.name, (PARKED, "yellow")) if worker.is_parked else Text(worker.name)
 
 
+def _choice(status: Status) -> str:
+    """Who takes part and why; empty if nothing was chosen."""
+    choice = status.choice
+    taking = [worker.name for worker in status.workers if not worker.is_parked and not worker.has_left]
+    if not choice.reason or not taking:
+        return ""
+    before = "" if choice.before_ms is None else f" instead of {choice.before_ms:.0f}"
+    times = "" if choice.expected_ms is None else f", {choice.expected_ms:.0f} ms a step{before}"
+    return f"{_listed(taking)} {'trains alone' if len(taking) == 1 else 'train'}: {choice.reason}{times}"
+
+
 def _parked(workers: Sequence[WorkerStatus]) -> str:
     """Who is parked; empty if nobody is."""
     parked = [worker.name for worker in workers if worker.is_parked and not worker.has_left]
@@ -436,6 +449,7 @@ def plain_line(status: Status, awaited: Sequence[str] = ()) -> str:
         + "".join(f"; {trouble}" for trouble in status.troubles)
         + (f", {reduced}" if (reduced := _reduced(status.workers)) else "")
         + (f", {parked}" if (parked := _parked(status.workers)) else "")
+        + (f"; {choice}" if (choice := _choice(status)) else "")
     )
 
 

@@ -63,6 +63,23 @@ def read_dead_letters(folder: Path, topic: str = "dead-letters") -> Iterator[Dea
         reader.close()
 
 
+def newest_dead_letters(folder: Path, topic: str, origin: str, most: int) -> list[DeadLetter]:
+    """The dead letters of one origin among the newest of a topic, newest first; none if the topic has not begun."""
+    reader = LogReader(folder, topic)
+    found: list[DeadLetter] = []
+    try:
+        for partition in reader.partitions():
+            first, end = reader.span(partition)
+            offset = max(first, end - most)
+            while offset < end:
+                records = reader.read(partition, offset)
+                offset += len(records)
+                found += [_decode(record, folder / topic) for record in records]
+    finally:
+        reader.close()
+    return [letter for letter in reversed(found) if letter.origin == origin]
+
+
 def _decode(record: Record, folder: Path) -> DeadLetter:
     try:
         return msgspec.structs.replace(_decoder.decode(record.payload), time_ms=record.time_ms)

@@ -3,12 +3,14 @@
 They are run in this order; the last ones kill a worker and the API.
 """
 
+import asyncio
 import re
 import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded, GenerationStarted
+from infra.web.store.place import database_url
+from tests.api.test_recent import write_past
 from tests.end_to_end.processes import WAIT_SECONDS, named, run, start, wait_until
 from tests.ports import free_port
 
@@ -123,6 +127,8 @@ def test_the_printed_link_signs_in_once_and_charts_move(watched: Watched) -> Non
         before = watched.picture(chart)
         watched.wait(lambda chart=chart, before=before: watched.picture(chart) != before)  # type: ignore[misc]
     expect(page.locator("#log")).to_contain_text("generation 1 of 3 workers: start")
+    expect(page.locator("#fields .field-row", has_text="user")).to_contain_text("100 %")
+    expect(page.locator("#letters-card")).to_be_hidden()  # no event was rejected
     again = watched.browser.new_context().new_page()
     again.goto(watched.link)
     expect(again.locator("#signin-error")).to_contain_text("used before")
@@ -205,6 +211,36 @@ def test_a_link_to_a_window_shows_the_same_window(watched: Watched) -> None:
     other.close()
     page.get_by_role("button", name="5 min", exact=True).click()
     expect(page.locator('#windows [aria-pressed="true"]')).to_have_text("5 min")
+
+
+def test_a_link_to_several_runs_shows_them_side_by_side(watched: Watched) -> None:
+    page = watched.page
+    with ThreadPoolExecutor(1) as elsewhere:  # Playwright's loop runs in this thread
+        elsewhere.submit(asyncio.run, write_past(database_url(None, watched.folder.parent), "earlier")).result()
+    watched.wait(lambda: page.locator("#run option").count() == 2)
+    page.locator("#compare summary").click()
+    page.get_by_label("earlier").check()
+    page.get_by_label("the steps").check()
+    page.locator("#compare-form").get_by_role("button", name="Show").click()
+    expect(page.locator("#compared tbody tr")).to_have_count(2)
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#compared tbody tr")).to_have_count(2)
+    expect(other.locator("#compare-by")).to_have_text("Over the steps.")
+    expect(other.locator("#k-rate .legend")).to_contain_text(re.compile(r"earlier [\d,]+"))
+    other.close()
+    page.get_by_role("button", name="One run again").click()
+    expect(page.locator("#state")).to_have_text("training")
+
+
+def test_a_run_whose_folder_is_gone_shows_its_history(watched: Watched) -> None:
+    page = watched.page
+    chosen = page.locator("#run").input_value()
+    page.locator("#run").select_option("earlier")
+    expect(page.locator("#banner")).to_contain_text("What is shown is its history")
+    expect(page.locator("#c-quality .legend")).to_contain_text("AUC 0.7")
+    page.locator("#run").select_option(chosen)
+    expect(page.locator("#state")).to_have_text("training")
 
 
 def test_a_drained_worker_leaves(watched: Watched) -> None:

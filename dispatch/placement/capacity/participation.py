@@ -12,6 +12,7 @@ Legend: n workers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,6 +51,13 @@ class SetChange:
     time_before: float
     """Time of a step with the set before; infinite if that cannot hold the batch any more, or has not been measured."""
     reason: str = "expected to be faster"
+
+    @property
+    def expected(self) -> tuple[float | None, float | None]:
+        """Seconds of a step, with this set and with the one before; None: not known."""
+        if not self.model.is_in_seconds:
+            return None, None
+        return self.time, self.time_before if isfinite(self.time_before) else None
 
     def parked(self, names: Sequence[str]) -> tuple[str, ...]:
         """Names of the parked workers, selected from all names."""

@@ -31,9 +31,8 @@ def columns(kind: type[Any], table: type[SqlTable]) -> Select[Any]:
 
 
 def to_row(kind: type[RowT], found: Any) -> RowT:
-    """Makes a row of the answer from a row of SQL with the same names; lists in JSON become tuples."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in found._mapping.items()}
-    return kind(**values)
+    """Makes a row of the answer from a row of SQL with the same ``columns``; lists in JSON become tuples."""
+    return kind(*[tuple(value) if isinstance(value, list) else value for value in found])
 
 
 async def read_page(

@@ -66,8 +66,8 @@ def checkpoint_taken(number: int, step: int) -> CheckpointTaken:
     return CheckpointTaken(number, step, {0: Position(9, 1)}, 8 * step, 50.0)
 
 
-def commanded(name: str, verb: str = "pause", value: str = "", step: int = 1) -> Commanded:
-    return Commanded(name, verb, "", step, "it was done", value, "ann", "a test", 60.0)
+def commanded(name: str, verb: str = "pause", value: str = "", step: int = 1, at_seconds: float = 60.0) -> Commanded:
+    return Commanded(name, verb, "", step, "it was done", value, "ann", "a test", at_seconds)
 
 
 def trained(first: int, last: int) -> list[Frame]:

@@ -1,12 +1,14 @@
 """Commands, reads and retention, on both databases."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 from sqlalchemy import func, select
 
 from api.store.history import choose
+from api.store.records import Window
 from api.store.retention import Retention
 from api.store.rows import NewCommand, StoredReading
 from api.store.store import SqlStore
@@ -15,8 +17,9 @@ from dispatch.journal.records import Redecided
 from infra.web.errors import KeyReused
 from infra.web.store.engine import Database
 from infra.web.store.rows import NewAudit
+from infra.web.store.tokens import LINK_NAME, SESSION_NAME
 from tests.api.store import journals
-from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, done, page, trained
+from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, commanded, done, page, trained
 
 
 def on(url: str, ask: Callable[[SqlStore], Awaitable[None]]) -> None:
@@ -166,8 +169,57 @@ def test_readings_are_kept_once_and_the_oldest_are_pruned(database: str) -> None
         readings = [StoredReading(10, 10.0 * number, "{}") for number in range(1, 21)]
         await store.runs.add_readings("run", readings)
         await store.runs.add_readings("run", [StoredReading(10, 205.0, "{}"), *readings])
-        assert await store.runs.readings("run") == tuple(readings)
+        assert await store.runs.readings("run", 0.0, 1e11, 100) == tuple(readings)
         assert await store.prune(Retention(readings={10: 5})) == 15
-        assert [each.at for each in await store.runs.readings("run")] == [160.0, 170.0, 180.0, 190.0, 200.0]
+        assert [each.at for each in await store.runs.readings("run", 0.0, 1e11, 100)] == [
+            160.0,
+            170.0,
+            180.0,
+            190.0,
+            200.0,
+        ]
+
+    on(database, ask)
+
+
+def test_a_long_window_has_readings_of_all_of_it_from_the_finest_level_that_reaches(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.runs.see("run", "folder", {}, "topic")
+        coarse = [StoredReading(120, 120.0 * number, "{}") for number in range(1, 701)]
+        fine = [StoredReading(10, 10.0 * number, "{}") for number in range(7901, 8401)]
+        await store.runs.add_readings("run", [*coarse, *fine])
+        short = await store.runs.readings("run", 83_000.0, 84_000.0, 1000)
+        assert ([each.level for each in short], short[0].at) == ([10] * 100, 83_010.0)
+        long = [each.at for each in await store.runs.readings("run", 0.0, 1e11, 20)]
+        assert (len(long) <= 35, long[0] <= 84_000 / 20, long[-1], long == sorted(long)) == (True, True, 84_000.0, True)
+        both = await store.runs.readings("run", 70_000.0, 84_000.0, 1000)
+        assert [each.level for each in both] == [120] * 75 + [10] * 500
+
+    on(database, ask)
+
+
+def test_very_many_records_are_thinned_out_over_all_of_a_window(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        frames: list[Frame] = [[commanded(f"c{number}", at_seconds=10.0 * number)] for number in range(1, 201)]
+        await store.runs.project("run", page([*frames, [checkpoint_taken(1, 1)]]))
+        asked = ("checkpoint", "command")
+        few = await store.runs.thinned_records("run", asked, Window(None, None), 20)
+        assert [each.at for each in few] == [50.0, *(100.0 * number for number in range(20, 0, -1))]
+        all_inside = await store.runs.thinned_records("run", asked, Window(95.0, 205.0), 20)
+        assert [each.at for each in all_inside] == [10.0 * number for number in range(20, 9, -1)]
+
+    on(database, ask)
+
+
+def test_links_and_sessions_that_expired_long_ago_are_removed_and_tokens_are_not(database: str) -> None:
+    async def ask(store: SqlStore) -> None:
+        await store.tokens.create("ann", ("read",), time.time() - 90_000)
+        for name in (LINK_NAME, SESSION_NAME):
+            for passed_seconds in (90_000, 10):
+                await store.tokens.create(name, ("read",), time.time() - passed_seconds)
+        await store.tokens.create(SESSION_NAME, ("read",))
+        assert await store.prune(Retention()) == 2
+        left = [token.name for token in await store.tokens.list()]
+        assert sorted(left) == sorted(["ann", LINK_NAME, SESSION_NAME, SESSION_NAME])
 
     on(database, ask)

@@ -24,7 +24,8 @@ LABELS_OF_TARGETS = {"run", "process", "instance", "job"}
 
 
 def queries() -> list[str]:
-    return [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+    marks = [mark["expr"] for mark in BOARD["annotations"]["list"]]
+    return [*marks, *(target["expr"] for panel in BOARD["panels"] for target in panel["targets"])]
 
 
 def described(name: str) -> str:
@@ -61,6 +62,22 @@ def test_the_board_has_what_grafana_needs() -> None:
         assert panel["gridPos"].keys() == {"h", "w", "x", "y"}
         assert panel["targets"]
         assert all(part["datasource"]["uid"] == "${datasource}" for part in (panel, *panel["targets"]))
+
+
+def test_the_board_answers_what_the_dashboard_answers() -> None:
+    asked = {
+        *("samples_total", "logloss", "auc", "alpha", "worker_parked", "link_bytes_per_second", "worker_phase_seconds"),
+        *("worker_bytes_total", "lag_events", "freshness_seconds", "decide_seconds", "faults_total", "version_held"),
+        *("field_present_ratio", "dead_letters_total"),
+    }
+    named = {described(name) for text in queries() for name in METRIC.findall(text)}
+    assert {f"freshet_{name}" for name in asked} <= named
+    assert any(text.startswith("process_resident_memory_bytes") for text in queries())
+
+
+def test_panels_of_the_board_do_not_overlap() -> None:
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in BOARD["panels"]]
+    assert len(set(places)) == len(places)
 
 
 def test_every_metric_and_label_of_the_alerts_exists() -> None:
@@ -106,6 +123,14 @@ def test_prometheus_loads_the_alerts_in_both_places() -> None:
     alone = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     assert contained["rule_files"] == alone["rule_files"] == ["alerts.yml"]
     assert (DEPLOY / compose["configs"]["alerts"]["file"]).is_file()
+
+
+def test_grafana_finds_the_board_in_its_container() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    (provider,) = yaml.safe_load(compose["configs"]["boards"]["content"])["providers"]
+    placed = {each["source"]: Path(each["target"]) for each in compose["services"]["grafana"]["configs"]}
+    assert placed["board"].parent == Path(provider["options"]["path"])
+    assert json.loads((DEPLOY / compose["configs"]["board"]["file"]).read_text()) == BOARD
 
 
 def test_prometheus_finds_the_processes_where_the_api_tells_them_and_brings_a_token() -> None:

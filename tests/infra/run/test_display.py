@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Quality
 from dispatch.progress.status import (
+    ChoiceStatus,
     ChunkCounts,
     DecisionStatus,
     EventCounts,
@@ -227,6 +228,17 @@ def test_parked_workers_are_marked_wherever_a_run_is_shown(width: int) -> None:
         assert "worker-2 parked" not in shown
     assert plain_line(status).endswith("worker-3 parked")
     assert "parked" not in plain_line(STATUS) + drawn(Picture(STATUS), width)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_who_takes_part_is_shown_with_the_reason(width: int) -> None:
+    choice = ChoiceStatus(reason="was faster when measured", expected_ms=49.2, before_ms=164.4)
+    parked = tuple(structs.replace(worker, is_parked=True) for worker in WORKERS[1:])
+    status = structs.replace(STATUS, workers=(WORKERS[0], *parked), choice=choice)
+    said = "worker-0 trains alone: was faster when measured, 49 ms a step instead of 164"
+    assert said in plain_line(status)
+    assert said in " ".join(drawn(Picture(status), width).replace("│", "").split())
+    assert "train:" not in plain_line(STATUS)
 
 
 def test_plain_line_is_one_line_with_the_essentials() -> None:
