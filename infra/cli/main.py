@@ -21,6 +21,7 @@ from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals,
 from infra.base.telemetry import code_version
 from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons, snapshots, stream, token, verify
 from infra.cli.ahead import plan
+from infra.cli.first import init
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, command, runs, status, workers
@@ -155,6 +156,7 @@ def up(
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
+app.command(rich_help_panel="Your own events")(init.init)
 
 app.add_typer(bench.app, name="bench", rich_help_panel="Inspect and measure")
 for process in (

@@ -20,6 +20,7 @@ COMMANDS = [
         "demo",
         "up",
         "produce",
+        "init",
         "replay",
         "dispatcher",
         "worker",
