@@ -21,6 +21,8 @@ COMMANDS = [
         "up",
         "produce",
         "init",
+        "train",
+        "predict",
         "replay",
         "dispatcher",
         "worker",
