@@ -5,16 +5,17 @@ floats in another. Needs the package ``vowpalwabbit``, which Freshet does not in
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.clicks import read_samples
 from benchmarks.quality import QualityResult
-from dispatch.progress.prequential import Prequential
+from dispatch.progress.prequential import Prequential, Quality
 from dispatch.progress.status import KeyCounts
 from infra.base.errors import ConfigError, MissingProgram
 from infra.base.process import Stop
@@ -37,37 +38,55 @@ def run_vowpal(file: Path, dataset: str, options: str | None, last: int, stop: S
     samples count as the second half, which begins with a batch of the run that it is compared with.
     """
     chosen = _chosen(dataset, options)
-    workspace = _open(chosen)
-    schema = without_crosses(load_schema(dataset))
-    parts = list(read_samples(dataset, file, schema))
-    samples = sum(map(len, parts))
+    parts = list(read_samples(dataset, file, without_crosses(load_schema(dataset))))
+    learnt = learn_pass(parts, sum(map(len, parts)) - last, chosen, stop)
+    return QualityResult(
+        file=file.name,
+        samples=learnt.whole.samples,
+        batch=1,
+        workers=1,
+        model=f"vw {version('vowpalwabbit')} {chosen}",
+        policy="-",
+        seconds=learnt.seconds,
+        samples_per_second=learnt.whole.samples / learnt.seconds,
+        keys=KeyCounts(),
+        overall=learnt.whole,
+        second_half=learnt.later,
+    )
+
+
+class LearntPass(NamedTuple):
+    """The quality of one pass."""
+
+    whole: Quality
+    later: Quality
+    """Of the samples from a certain one on."""
+    seconds: float
+
+
+def learn_pass(parts: Iterable[Samples], later: int, options: str, stop: Stop) -> LearntPass:
+    """Trains Vowpal Wabbit once on samples without crosses. later: the first sample that counts as later."""
+    workspace = _open(options)
     whole = Prequential()
-    second_half = Prequential()
+    rest = Prequential()
     began = time.monotonic()
     seen = 0
     for part in parts:
         if stop.requested:
             break
         logits_B = np.fromiter((_learn(workspace, line) for line in lines_of(part)), np.float32, len(part))
-        half = min(max(samples - last - seen, 0), len(part))
+        half = min(max(later - seen, 0), len(part))
         whole.add(logits_B, part.labels_B)
-        second_half.add(logits_B[half:], part.labels_B[half:])
+        rest.add(logits_B[half:], part.labels_B[half:])
         seen += len(part)
     seconds = time.monotonic() - began
     workspace.finish()
-    return QualityResult(
-        file=file.name,
-        samples=seen,
-        batch=1,
-        workers=1,
-        model=f"vw {version('vowpalwabbit')} {chosen}",
-        policy="-",
-        seconds=seconds,
-        samples_per_second=seen / seconds,
-        keys=KeyCounts(),
-        overall=whole.overall(),
-        second_half=second_half.overall(),
-    )
+    return LearntPass(whole.overall(), rest.overall(), seconds)
+
+
+def vowpal_version() -> str | None:
+    """The version that is installed; None: it is not."""
+    return version("vowpalwabbit") if find_spec("vowpalwabbit") is not None else None
 
 
 def lines_of(samples: Samples) -> Iterator[str]:

@@ -12,8 +12,9 @@ from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig
 from ingest.log.embedded import LogReader
-from ingest.producing.readers import STDIN, read_dataset, read_jsonl
-from ingest.schema import load_schema
+from ingest.producing.readers import STDIN, read_dataset
+from ingest.producing.tables import read_events
+from ingest.schema import FileColumns, load_schema
 from ingest.streams.span import both_ends
 from ingest.survey import Findings, Survey
 
@@ -36,7 +37,7 @@ def check_events(
     """
     schema = load_schema(stream.schema_name)
     survey = Survey(schema, keeps_samples=suggests_crosses)
-    payloads = payloads_of(where, dataset, stream, kafka, limit)
+    payloads = payloads_of(where, dataset, stream, kafka, limit, schema.file)
     while survey.events < limit and (turn := list(islice(payloads, TURN_RECORDS))):
         survey.add(turn)
     found = survey.findings()
@@ -48,12 +49,20 @@ def check_events(
 
 
 def payloads_of(
-    where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int
+    where: str | None,
+    dataset: str,
+    stream: StreamConfig,
+    kafka: KafkaConfig,
+    limit: int,
+    columns: FileColumns | None = None,
 ) -> Iterator[bytes]:
-    """The records of a file, or about that many from both ends of a topic."""
+    """The records of a file, or about that many from both ends of a topic.
+
+    columns: of the schema, for the rows of a file.
+    """
     path = Path(where) if where is not None else None
     if path is not None and (path == STDIN or (path.exists() and not path.is_dir())):
-        return islice(_file(path, dataset), limit)
+        return islice(_file(path, dataset, columns), limit)
     if dataset != JSONL:
         raise ConfigError(f"no dataset file at {where}; expected a {dataset} file; give its path")
     if path is not None and path.is_dir():
@@ -63,9 +72,9 @@ def payloads_of(
     return _kafka(kafka, topic, limit) if stream.source == "kafka" else _log(stream.folder, topic, limit)
 
 
-def _file(path: Path, dataset: str) -> Iterator[bytes]:
+def _file(path: Path, dataset: str, columns: FileColumns | None) -> Iterator[bytes]:
     if dataset == JSONL:
-        return (line for line in read_jsonl(path) if line is not None)
+        return (event for event in read_events(path, columns) if event is not None)
     return (encode_json(event) for event in read_dataset(dataset, path))
 
 

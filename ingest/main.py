@@ -19,9 +19,10 @@ from ingest.producing.delayed import Ask, Tell, delay_labels
 from ingest.producing.encoder import Encoder
 from ingest.producing.follow import FollowedFile
 from ingest.producing.producer import Produced, Unit, produce
-from ingest.producing.readers import STDIN, read_dataset, read_jsonl
+from ingest.producing.readers import STDIN, read_dataset
 from ingest.producing.synthetic import synthetic_events
-from ingest.schema import load_schema
+from ingest.producing.tables import is_table, lines_as_events, read_events
+from ingest.schema import FileColumns, Schema, load_schema
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class ProducerJob:
             raise ConfigError("--from-byte is given without --follow; expected both; add --follow")
         if not self.follows:
             return
-        if self.dataset != "jsonl" or self.path is None or not self.path.is_file() or self.path.suffix == ".gz":
+        has_lines = self.path is not None and self.path.suffix != ".gz" and not is_table(self.path)
+        if self.dataset != "jsonl" or self.path is None or not self.path.is_file() or not has_lines:
             raise ConfigError(
                 f"{self.path} of dataset {self.dataset!r} cannot be followed; expected a plain file of lines, with "
                 "--dataset jsonl; leave out --follow (stdin and pipes are read until they are closed anyway)"
@@ -122,7 +124,7 @@ def run_producer(
         # The end of the topic is the number of events only if every record is one good event.
         is_counted = job.dataset == "synthetic" and not (job.samples_per_record or job.poison_share)
         start = sum(sink.ends().values()) if is_counted else 0
-        events = _events(job, start) if followed is None else followed.lines()
+        events = _events(job, start, schema.file) if followed is None else _followed(followed, schema)
         encoder = Encoder(schema, sink.partitions, job.samples_per_record, job.poison_share)
         rate = job.rate
         if ask is not None and job.label_seconds is not None:
@@ -149,8 +151,12 @@ def _check_path(dataset: str, path: Path | None) -> None:
         raise ConfigError(f"no dataset file at {path}; expected a {dataset} file; give its path")
 
 
-def _events(job: ProducerJob, start: int) -> Iterable[Unit]:
+def _followed(file: FollowedFile, schema: Schema) -> Iterable[Unit]:
+    return file.lines() if schema.file is None else lines_as_events(file.lines(), schema.file)
+
+
+def _events(job: ProducerJob, start: int, columns: FileColumns | None) -> Iterable[Unit]:
     if job.dataset == "synthetic":
         return synthetic_events(job.seed, start, job.clock)
     assert job.path is not None, "checked before"
-    return read_jsonl(job.path) if job.dataset == "jsonl" else read_dataset(job.dataset, job.path)
+    return read_events(job.path, columns) if job.dataset == "jsonl" else read_dataset(job.dataset, job.path)

@@ -88,6 +88,21 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of one raw value's text in UTF-8."""
 
 
+class FileColumns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which columns of a file's rows are the label and the time; all others are fields.
+
+    For CSV and Parquet files, and for lines of JSON that are not events but objects of plain values.
+    """
+
+    label: str = "label"
+    """Column with 1 or true for a click, 0 or false for none."""
+    time: str = ""
+    """Column with the time of the event: a number, an ISO 8601 text or a timestamp; if empty, rows are a second apart.
+    """
+    time_unit: Literal["s", "ms", "us"] = "s"
+    """Unit of times that are numbers, counted from 1970."""
+
+
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Tables, dense fields and limits of one kind of event."""
 
@@ -112,6 +127,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     """Pairs and triples of tables: each combination of their values has a key of its own, with a wide weight that the
     model uses.
     """
+    file: FileColumns | None = None
+    """How rows of a file become events; None: lines of JSON are events already."""
 
     @cached_property
     def fields(self) -> int:
@@ -249,7 +266,7 @@ def parse_schema(text: str, origin: str) -> Schema:
 
 def _part_of(error: msgspec.ValidationError) -> str:
     """What is allowed where an error was found, by its path such as $.tables[1]."""
-    parts = {"tables": KeyTable, "dense_fields": DenseField, "limits": Limits}
+    parts = {"tables": KeyTable, "dense_fields": DenseField, "limits": Limits, "file": FileColumns}
     place = re.search(r"`\$\.(\w+)", str(error))
     part = parts.get(place[1]) if place else None
     names = ", ".join((part or Schema).__struct_fields__)

@@ -17,6 +17,7 @@ from infra.base.process import INTERRUPTED, end_process, interrupt_on_signals, s
 DRAINING = (
     ("demo",),
     ("up",),
+    ("train",),
     ("produce",),
     ("dispatcher",),
     ("worker",),

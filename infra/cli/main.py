@@ -4,9 +4,8 @@ import copy
 import shlex
 import sys
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
@@ -21,7 +20,8 @@ from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals,
 from infra.base.telemetry import code_version
 from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons, snapshots, stream, token, verify
 from infra.cli.ahead import plan
-from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
+from infra.cli.first import init, predict, train
+from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped, new_run, placed_settings
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
 from infra.cli.steer import alpha, audit, command, quality, runs, status, workers
 
@@ -96,8 +96,8 @@ def demo(
     from infra.run.own_broker import with_brokers
     from infra.run.resume import resumed
 
-    chosen = _chosen(given, where, kafka)
-    settings = demo_settings(given.config, chosen, _defaults("demo", where.name), keep_all=not rate, own_topics=kafka)
+    chosen = placed_settings(given, where, kafka)
+    settings = demo_settings(given.config, chosen, new_run("demo", where.name), keep_all=not rate, own_topics=kafka)
     interrupted = resumed(settings, given.config, chosen)
     settings = interrupted or settings
     check_start(settings)
@@ -140,8 +140,8 @@ def up(
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
-    chosen = _chosen(given, where, kafka)
-    settings = up_settings(given.config, chosen, _defaults("up", where.name))
+    chosen = placed_settings(given, where, kafka)
+    settings = up_settings(given.config, chosen, new_run("up", where.name))
     if (interrupted := resumed(settings, given.config, chosen)) is not None:
         check_not_started(start)
         settings = interrupted
@@ -155,6 +155,8 @@ def up(
 
 
 app.command(rich_help_panel="Start here")(stream.produce)
+for own in (init.init, train.train, predict.predict):
+    app.command(rich_help_panel="Your own events")(own)
 
 app.add_typer(bench.app, name="bench", rich_help_panel="Inspect and measure")
 for process in (
@@ -197,7 +199,7 @@ def replay(
     check_output(json_file)
     console = Console()
     folder = where.find()
-    into = place.folder or _defaults("replay")["folder"]
+    into = place.folder or new_run("replay")["folder"]
     with readable_stream(folder):
         done = replay_run(folder, into, last_step, stop, console)
     show(done, console, json_file)
@@ -272,22 +274,6 @@ def _stream_line(settings: "Settings", extras: "Extras") -> str:
         )
     except IngestError:  # the dispatcher meets the same error, and reports more
         return ""
-
-
-def _defaults(kind: str, name: str = "") -> dict[str, Any]:
-    name = name or f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
-    return {"run": name, "folder": Path("runs") / name}
-
-
-def _chosen(given: SettingsOptions, where: PlacedRun, kafka: bool) -> list[str]:
-    """The settings given on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
-    chosen = given.chosen(kafka)
-    folder = where.place
-    if folder is None:
-        return chosen
-    if any(override.startswith("folder=") for override in chosen):
-        raise ConfigError(f"--run {where.named} and --set folder=… are both given; expected one of them; leave one out")
-    return [*chosen, f"folder={folder}"]
 
 
 def with_one_command(whole: typer.Typer, called: str) -> typer.Typer:

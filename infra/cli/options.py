@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from datetime import datetime
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
@@ -188,6 +189,23 @@ class PlacedRun(RunOrFolder):
         if not self.named:
             return None
         return named_folder(self.named) or RUNS / self.name
+
+
+def new_run(kind: str, name: str = "") -> dict[str, Any]:
+    """The settings that name a new run and its folder; without a name they are made of the kind and the time."""
+    name = name or f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    return {"run": name, "folder": RUNS / name}
+
+
+def placed_settings(given: SettingsOptions, where: PlacedRun, kafka: bool = False) -> list[str]:
+    """The settings given on the command line; --run gives the folder, --kafka is short for stream.source=kafka."""
+    chosen = given.chosen(kafka)
+    folder = where.place
+    if folder is None:
+        return chosen
+    if any(override.startswith("folder=") for override in chosen):
+        raise ConfigError(f"--run {where.named} and --set folder=… are both given; expected one of them; leave one out")
+    return [*chosen, f"folder={folder}"]
 
 
 @dataclass(frozen=True)

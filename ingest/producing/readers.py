@@ -37,8 +37,8 @@ PAUSE_SECONDS = 0.1
 
 def read_criteo(path: Path) -> Iterator[Event]:
     """Reads a label, 13 integers and 26 categories per line; empty fields are absent."""
-    with _open(path) as lines:
-        for number, line in _numbered(path, lines):
+    with open_text(path) as lines:
+        for number, line in numbered_lines(path, lines):
             parts = line.rstrip("\r\n").split("\t")
             if len(parts) != 40:
                 raise _broken(path, number, f"{len(parts)} fields", "40 fields separated by tabs")
@@ -52,8 +52,8 @@ def read_criteo(path: Path) -> Iterator[Event]:
 
 def read_avazu(path: Path) -> Iterator[Event]:
     """Reads Kaggle's csv with its header; ``hour`` (YYMMDDHH) becomes the event time and the hour of day."""
-    with _open(path) as lines:
-        rows = csv.reader(line for _, line in _numbered(path, lines))
+    with open_text(path) as lines:
+        rows = csv.reader(line for _, line in numbered_lines(path, lines))
         header = next(rows, [])
         if not {"id", "click", "hour"} <= set(header):
             raise _broken(path, 1, f"header {','.join(header)[:80]!r}", "Kaggle's header with id, click and hour")
@@ -75,8 +75,8 @@ def read_movielens(path: Path) -> Iterator[Event]:
     if path.suffix == ".parquet":
         yield from _read_pairs(path)
         return
-    with _open(path) as lines:
-        for number, line in _numbered(path, lines):
+    with open_text(path) as lines:
+        for number, line in numbered_lines(path, lines):
             parts = line.rstrip("\r\n").split("\t")
             try:
                 user, item, rating, time = parts
@@ -176,7 +176,7 @@ def check_length(path: Path, number: int, line: bytes) -> None:
         raise _broken(path, number, "a line without an end", f"at most {LINE_BYTES:,} bytes a line")
 
 
-def _open(path: Path) -> TextIO:
+def open_text(path: Path) -> TextIO:
     try:
         if path.suffix == ".gz":
             return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
@@ -185,7 +185,7 @@ def _open(path: Path) -> TextIO:
         raise InputError(f"cannot replay {path}: {error}; expected a readable file; check the path") from error
 
 
-def _numbered(path: Path, lines: TextIO) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, lines: TextIO) -> Iterator[tuple[int, str]]:
     """(number, line) from 1 on; damage to the file itself is reported with the number of the line it hides."""
     number = 0
     try:
