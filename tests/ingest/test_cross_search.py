@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 from ingest.cross_search import (
     CrossSearch,
-    Numbered,
     LinearRows,
+    Numbered,
     batch_ends,
     predict,
     predict_reference,
