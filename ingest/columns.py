@@ -129,7 +129,11 @@ def to_float32(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.f
 
 
 def transform(dense: DenseField, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.log1p(np.maximum(values_B, 0.0)) if dense.transform == "log1p" else values_B
+    if dense.transform == "identity":
+        return values_B
+    if dense.transform == "signed_log1p":
+        return np.copysign(np.log1p(np.abs(values_B)), values_B)
+    return np.log1p(np.maximum(values_B, 0.0))
 
 
 def range_fault(dense: DenseField, value: float) -> str:

@@ -61,8 +61,8 @@ class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     source: str = ""
     """Field of the event; the dense field's name if not given."""
-    transform: Literal["log1p", "identity"] = "log1p"
-    """log1p: ln(1 + max(v, 0)); identity: v."""
+    transform: Literal["log1p", "signed_log1p", "identity"] = "log1p"
+    """log1p: ln(1 + max(v, 0)); signed_log1p: the same for numbers below 0, with their sign; identity: v."""
     min: float = 0.0
     """An event with a smaller number is rejected."""
     max: float = 1e12

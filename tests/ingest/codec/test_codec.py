@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ingest.codec.decoder import KEPT_BYTES, KINDS, Decoder, Reject
 from ingest.codec.json_events import JsonCodec, encode_json
 from ingest.codec.packed import HEADER, PackedCodec
-from ingest.columns import MAX_TIME
+from ingest.columns import MAX_TIME, transform
 from ingest.convert import Converter, Event
 from ingest.errors import EncodeError
 from ingest.keys import absent_key, key_of
@@ -308,3 +308,9 @@ def test_packed_layout_is_little_endian_and_without_padding() -> None:
     assert len(payload) == HEADER.size + 8 + 8 * 5 + 4 * 2 + 4
     assert struct.unpack_from("<d", payload, HEADER.size) == (2.5,)
     assert struct.unpack_from("<ff", payload, len(payload) - 8) == (-1.5, 1.0)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-9.0, -math.log(10)), (0.0, 0.0), (9.0, math.log(10))])
+def test_signed_logarithms_keep_the_sign_of_a_number(value: float, expected: float) -> None:
+    field = DenseField("change", transform="signed_log1p", min=-10.0)
+    assert transform(field, np.array([value])).tolist() == pytest.approx([expected])
