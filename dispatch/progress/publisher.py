@@ -71,6 +71,11 @@ class StatusPublisher:
         meter.total("keys_rare", status.keys.rare)
         meter.total("chunks_pruned", status.chunks.pruned)
         meter.total("chunks_brought_back", status.chunks.brought_back)
+        for label, found in status.labels.items():
+            figures = ("logloss", found.quality.logloss), ("auc", found.quality.auc)
+            for name, figure in (*figures, ("calibration", found.quality.calibration)):
+                if figure is not None:
+                    meter.gauge(f"label_{name}", figure, label=label)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

@@ -94,6 +94,7 @@ class _Loop:
             device=device,
             crosses=len(schema.crosses),
             pools=schema.pools,
+            labels=max(1, len(schema.labels)),
         )
         self._index = Index()
         self._device = device

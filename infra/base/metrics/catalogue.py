@@ -59,6 +59,9 @@ METRICS = (
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),
     _metric("calibration", "gauge", DISPATCHER, "Predicted clicks per click, over the whole run; 1 is ideal."),
+    _metric("label_logloss", "gauge", DISPATCHER, "The same for each label after the main one.", "label"),
+    _metric("label_auc", "gauge", DISPATCHER, "AUC for each label after the main one.", "label"),
+    _metric("label_calibration", "gauge", DISPATCHER, "Calibration for each label after the main one.", "label"),
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),
