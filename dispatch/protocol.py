@@ -89,6 +89,8 @@ class Watch(Header, frozen=True):
 class ReportArrays(NamedTuple):
     logits: F32
     """Logits of the micro-batch, in the sample order of the order."""
+    more_logits: F32 = NO_F32
+    """Logits of labels after the main one (b×L)."""
 
 
 class Report(Header, frozen=True):
@@ -192,6 +194,8 @@ class OrderArrays(NamedTuple):
     """Weights of the samples; empty: all weigh 1."""
     shares: F32 = NO_F32
     """Shares of the values of pooled tables (b×P)."""
+    more_labels: Labels = NO_F32
+    """Labels after the main one (b×L), NaN where there is none."""
 
 
 class Early(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -68,7 +68,7 @@ class Training:
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare
         pruning = None if checkpoint is None else checkpoint.state.decided.pruning
         self.pruner = Pruner(job.prune_terms(), pruning or PrunerState())
-        self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
+        self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at, job.schema.more_labels)
         self.over_time = OverTime(job.quality.places(job.schema), job.quality.slice_values, job.quality.window_samples)
         """Quality in windows and slices."""
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
@@ -269,6 +269,8 @@ class Training:
         was_finite = quality.not_finite == 0
         logits_B = done.logits_B()
         loss = quality.add(logits_B, done.labels_B, done.weights_B)
+        if done.samples is not None and done.samples.more_labels_BL is not None:
+            self.accounts.add_labels(done.more_logits_BL(), done.samples.more_labels_BL, done.weights_B)
         if done.samples is not None:
             self.newest.add(done.samples, logits_B)
             self.over_time.add(done.step, done.samples, logits_B)

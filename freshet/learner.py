@@ -174,8 +174,10 @@ def _check_plain(settings: Settings) -> None:
             f"rows.chunks is {settings.rows.chunks} and memory.admit_after {settings.memory.admit_after}; expected 0 "
             "and 1, since a learner neither prunes rows nor waits for keys to come again; use a run for that"
         )
-    if settings.event_schema.keep_negatives < 1:
+    schema = settings.event_schema
+    if schema.keep_negatives < 1 or schema.labels:
         raise ConfigError(
-            f"the schema keeps a share {settings.event_schema.keep_negatives:g} of the negatives; expected 1, since a "
-            "learner learns every event it is given; leave some out yourself, and set negatives_kept"
+            f"the schema keeps a share {schema.keep_negatives:g} of the negatives and has {len(schema.labels)} labels "
+            "of its own; expected all and none, since a learner learns every event it is given, and one label; leave "
+            "events out yourself and set negatives_kept, or use a run"
         )

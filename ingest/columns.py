@@ -54,6 +54,22 @@ def read_labels(labels: Sequence[int], faults: Faults) -> NDArray[np.float32]:
     return np.array([label if label in (0, 1) else 0 for label in labels], np.float32)
 
 
+def read_more_labels(
+    names: Sequence[str], columns: Sequence[Sequence[int | None]], faults: Faults
+) -> NDArray[np.float32]:
+    """Labels after the main one, NaN where there is none; anything else than 0, 1 and none is a fault."""
+    labels_BL = np.full((len(columns[0]), len(names)), np.nan, np.float32)
+    for place, (name, column) in enumerate(zip(names, columns, strict=True)):
+        for row, label in enumerate(column):
+            if label is None:
+                continue
+            if label not in (0, 1):
+                faults.setdefault(row, f"label: {name!r} is {_short(label)}, expected 0 or 1")
+                continue
+            labels_BL[row, place] = label
+    return labels_BL
+
+
 def read_numbers(name: str, column: Sequence[Any], faults: Faults) -> NDArray[np.float64]:
     """A numeric column, NaN if the value is absent (or at fault)."""
     try:

@@ -19,6 +19,7 @@ from ingest.columns import (
     parse_texts,
     read_dense,
     read_labels,
+    read_more_labels,
     read_numbers,
     read_times,
     read_weights,
@@ -44,6 +45,8 @@ class Event(msgspec.Struct, frozen=True):
     label: int
     """1 for a click, 0 for none."""
     fields: dict[str, Value]
+    labels: dict[str, int | None] | msgspec.UnsetType = msgspec.UNSET
+    """Further labels by name, if the schema has several."""
 
 
 class Converter:
@@ -63,10 +66,14 @@ class Converter:
         }
 
     def convert(
-        self, times: Sequence[float], labels: Sequence[int], columns: Sequence[Sequence[Value]]
+        self,
+        times: Sequence[float],
+        labels: Sequence[int],
+        columns: Sequence[Sequence[Value]],
+        more_labels: Sequence[Sequence[int | None]] = (),
     ) -> tuple[Samples, Faults]:
         """Samples of all rows (rows with faults hold nonsense) and the faults; expects a column for each of
-        schema.inputs.
+        schema.inputs, and of labels after the main one.
         """
         column = dict(zip(self.schema.inputs, columns, strict=True))
         faults: Faults = {}
@@ -93,7 +100,15 @@ class Converter:
         name = self.schema.weight
         weights_B = read_weights(name, numbers[name], faults) if name else None
         shares_BP = np.concatenate(shares, axis=1) if shares else None
-        samples = Samples(labels_B, dense_BN, add_crosses(keys_BE, self.schema), times_B, weights_B, shares_BP)
+        samples = Samples(
+            labels_B=labels_B,
+            dense_BN=dense_BN,
+            keys_BF=add_crosses(keys_BE, self.schema),
+            times_B=times_B,
+            weights_B=weights_B,
+            shares_BP=shares_BP,
+            more_labels_BL=read_more_labels(self.schema.more_labels, more_labels, faults) if more_labels else None,
+        )
         missing_faults(samples, self.schema, faults)
         return samples, faults
 
@@ -103,7 +118,9 @@ class Converter:
         faults: Faults = {}
         for name, column in zip(self.schema.inputs, columns, strict=True):
             self._check_types(name, column, faults)
-        samples, more = self.convert([e.event_time for e in events], [e.label for e in events], columns)
+        given = [{} if isinstance(event.labels, msgspec.UnsetType) else event.labels for event in events]
+        more_labels = [[labels.get(name) for labels in given] for name in self.schema.more_labels]
+        samples, more = self.convert([e.event_time for e in events], [e.label for e in events], columns, more_labels)
         return samples, {**more, **faults}
 
     def _check_types(self, name: str, column: list[Value], faults: Faults) -> None:

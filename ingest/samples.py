@@ -1,6 +1,7 @@
 """Decoded events, column by column.
 
-Legend: B samples, F keys a sample, N dense floats a sample, P keys of pooled tables.
+Legend: B samples, F keys a sample, N dense floats a sample, P keys of pooled tables, L
+labels after the main one.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ class Samples:
     """How much each sample counts in the loss and in metrics; None: all count 1."""
     shares_BP: NDArray[np.float32] | None = None
     """By how much each value of a pooled table counts in its sum; None: the schema has no pooled tables."""
+    more_labels_BL: NDArray[np.float32] | None = None
+    """The labels after the main one, NaN where an event has none; None: there is only one label."""
 
     def __len__(self) -> int:
         return len(self.labels_B)

@@ -24,6 +24,7 @@ FLOAT32_MAX = 3.4028234663852886e38
 CROSS_SIGN = "×"
 """Between the tables in the name of a cross."""
 MOST_CROSSES = 100
+MOST_LABELS = 16
 LEAST_SHARE = 1e-4
 """Least share of negatives that may be kept."""
 BUILT_IN = ("avazu", "criteo", "movielens", "synthetic")
@@ -112,6 +113,8 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     partition_by: str | None = None
     """Events with equal values of this field keep their order; None spreads events evenly."""
     limits: Limits = Limits()
+    labels: tuple[str, ...] = ()
+    """Names of several labels of an event, the main one first: the model predicts each. Empty: one label."""
     weight: str = ""
     """Field of the event whose number weighs the sample in the loss and in metrics; a sample without it weighs 1.
     Empty: all weigh 1.
@@ -188,6 +191,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """The fields that no event may lack."""
         return tuple(dict.fromkeys(use.field for use in self._uses if use.required))
 
+    @property
+    def more_labels(self) -> tuple[str, ...]:
+        """The labels after the main one."""
+        return self.labels[1:]
+
     @cached_property
     def negative_weight(self) -> float:
         """What a sample without a click weighs, so that it counts for those that are missing."""
@@ -223,8 +231,9 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         pools = [() if t.pool == "none" else (t.pool,) for t in self.tables]
         tables = [(t.name, t.field, t.values, t.bucket, *pool) for t, pool in zip(self.tables, pools, strict=True)]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
-        weight = [self.weight] if self.weight else []
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *weight]))
+        more: list[object] = [self.weight] if self.weight else []
+        more += [{"labels": self.more_labels}] if self.more_labels else []
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *more]))
 
 
 def without_crosses(schema: Schema) -> Schema:
@@ -296,6 +305,8 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
         if table.coerce and table.bucket == "none":
             faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
     faults += _cross_faults(schema)
+    if len(set(schema.labels)) < len(schema.labels) or "" in schema.labels or len(schema.labels) > MOST_LABELS:
+        faults.append((f"labels are {list(schema.labels)}", f"at most {MOST_LABELS} different names"))
     for dense in schema.dense_fields:
         if not -FLOAT32_MAX <= dense.min <= dense.max <= FLOAT32_MAX:
             faults.append(

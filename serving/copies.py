@@ -8,7 +8,8 @@ wait until the dispatcher's question has been scored. A thread that changes a co
 waits for that thread: new readers go to the other copy. A batch is computed by one copy from beginning to end, so each
 answer comes from one snapshot.
 
-Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector.
+Legend: B samples, F keys a sample, N dense inputs, W columns of a row's value, L floats of the flat dense vector, M
+labels.
 """
 
 import threading
@@ -57,6 +58,8 @@ class ModelSpec:
     """Keys of crosses, the last ones of a sample."""
     pools: tuple[tuple[int, int], ...] = ()
     """First key and number of keys of each pooled table."""
+    labels: tuple[str, ...] = ()
+    """Names of the labels, if there are several."""
 
     @property
     def dense_rule(self) -> DenseRule:
@@ -137,7 +140,11 @@ class ModelCopy:
         return flat_L
 
     def predict(self, samples: Samples) -> NDArray[np.float32]:
-        """The click probability of each sample."""
+        """The probability of the main label for each sample."""
+        return self.predict_labels(samples)[:, 0]
+
+    def predict_labels(self, samples: Samples) -> NDArray[np.float32]:
+        """The probability of each label for each sample (B × M)."""
         dim = self.spec.rows.dim
         device = self.spec.device
         with torch.inference_mode():
@@ -148,8 +155,8 @@ class ModelCopy:
             if samples.shares_BP is not None:
                 shares_BP = torch.from_numpy(np.array(samples.shares_BP, np.float32)).to(device)
             logits_B = self.module.score(values_BFW[:, : self.module.fields, :dim], wide_BF, dense_BN, shares_BP)
-            probabilities_B: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
-        return probabilities_B
+            probabilities: NDArray[np.float32] = torch.sigmoid(logits_B).cpu().numpy()
+        return probabilities.reshape(len(samples), -1)
 
     def _start_module(self) -> ClickModel:
         spec = self.spec
@@ -163,6 +170,7 @@ class ModelCopy:
             device=spec.device,
             crosses=spec.crosses,
             pools=spec.pools,
+            labels=max(1, len(spec.labels)),
         )
         return module.requires_grad_(False).eval()
 

@@ -22,9 +22,15 @@ from serving.copies import Copies, ModelCopy
 class Predicted(NamedTuple):
     """The answer to one request."""
 
-    probabilities_B: NDArray[np.float32]
+    probabilities_BM: NDArray[np.float32]
+    """The probability of each label for each sample."""
     manifest: CheckpointManifest
     """Manifest of the checkpoint that answered."""
+
+    @property
+    def probabilities_B(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
+        """Those of the main label."""
+        return self.probabilities_BM[:, 0]
 
 
 class WaitingRequest(NamedTuple):
@@ -83,7 +89,7 @@ class Engine:
         try:
             samples = join_samples([asked.samples for asked in batch])
             with self._copies.reading() as (copy, manifest):
-                probabilities_B = predict_in_slices(copy, samples, self._most)
+                probabilities_BM = predict_in_slices(copy, samples, self._most)
         except Exception as error:  # the edge of the thread: the error goes to whoever waits for the answer
             for asked in batch:
                 asked.answered.set_exception(error)
@@ -91,15 +97,15 @@ class Engine:
         start = 0
         for asked in batch:
             end = start + len(asked.samples)
-            asked.answered.set_result(Predicted(probabilities_B[start:end], manifest))
+            asked.answered.set_result(Predicted(probabilities_BM[start:end], manifest))
             start = end
         self._meter.count("serving_predictions", len(samples))
         self._meter.count("serving_batches")
 
 
 def predict_in_slices(copy: ModelCopy, samples: Samples, most: int) -> NDArray[np.float32]:
-    """The probability of each sample, computed in slices of at most ``most`` samples."""
+    """The probability of each label for each sample, computed in slices of at most ``most`` samples."""
     if len(samples) <= most:
-        return copy.predict(samples)
+        return copy.predict_labels(samples)
     starts = range(0, len(samples), most)
-    return np.concatenate([copy.predict(samples.slice(at, at + most)) for at in starts])
+    return np.concatenate([copy.predict_labels(samples.slice(at, at + most)) for at in starts])

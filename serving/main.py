@@ -130,6 +130,7 @@ def open_labels(job: ServingJob, meter: Meter) -> ServedLabels | None:
         job.open_source,
         meter,
         negative_weight=1 / job.schema.negatives_kept,
+        main_label=next(iter(job.schema.labels), ""),
     )
     labels.start()
     return labels

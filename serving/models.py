@@ -25,6 +25,9 @@ class Predictions(Answer):
     """Click probabilities, in the order of the samples, all from one snapshot."""
 
     probabilities: list[float]
+    """Those of the main label, if there are several."""
+    labels: dict[str, list[float]] | None = None
+    """Probabilities by label; only if the schema has several."""
     snapshot: SnapshotIdReading
     age_seconds: float
     """Time since the checkpoint of this snapshot was taken."""

@@ -49,7 +49,7 @@ class QuestionScorer:
         began = time.perf_counter()
         try:
             with self._copies.reading() as (copy, manifest):
-                probabilities_B = predict_in_slices(copy, question, SLICE_SAMPLES)
+                probabilities_B = predict_in_slices(copy, question, SLICE_SAMPLES)[:, 0]
         except NothingServed:
             return None
         except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError, for example without memory

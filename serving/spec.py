@@ -33,4 +33,5 @@ def spec_of(
         tables=schema.columns,
         crosses=len(schema.crosses),
         pools=schema.pools,
+        labels=schema.labels,
     )

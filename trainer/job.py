@@ -36,6 +36,8 @@ class WorkerJob:
     """Keys of crosses, the last ones of a sample."""
     pools: tuple[tuple[int, int], ...] = ()
     """First key and number of keys of each pooled table."""
+    labels: int = 1
+    """Labels of a sample."""
     link: Link = field(default_factory=Link)
     """Its network link; not shaped by default."""
     ends_itself: bool = False

@@ -14,7 +14,7 @@ rows it uses, D embedding columns, W columns of a value, P keys of pooled tables
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class MicroBatch(NamedTuple):
     """How much each sample counts; None: 1."""
     shares_bP: Tensor | None = None
     """Shares of the values of pooled tables; None: there are none."""
+    more_labels_bL: Tensor | None = None
+    """Labels after the main one, NaN where there is none; None: there is only one."""
 
 
 class Pass:
@@ -61,12 +63,13 @@ class Pass:
         self._wide_U1 = micro.values_UW[:, dim:].detach().requires_grad_() if has_wide else None
         wide_bF = None if self._wide_U1 is None else look_up(self._wide_U1, micro.positions_bF).squeeze(-1)
         embeddings_bED = look_up(self._embeddings_UD, micro.positions_bF[:, : model.fields])
-        self.logits_b = model.score(embeddings_bED, wide_bF, micro.dense_bN, micro.shares_bP)
+        self._logits = model.score(embeddings_bED, wide_bF, micro.dense_bN, micro.shares_bP)
+        self.logits_b, self.more_logits_bL = split_labels(self._logits)
 
     def backward(self) -> Tensor:
         """Gradients of the rows, [U, W]; those of the dense weights are added in their place."""
         micro = self._micro
-        torch.autograd.backward(mean_loss(self.logits_b, micro.labels_b, micro.batch, micro.weights_b))
+        torch.autograd.backward(total_loss(self._logits, micro))
         assert self._embeddings_UD.grad is not None, "the embeddings took no part in the forward pass"
         if self._wide_U1 is None:
             return self._embeddings_UD.grad
@@ -76,7 +79,7 @@ class Pass:
 
 def fetch(logits_b: Tensor) -> Callable[[], NDArray[np.float32]]:
     """Begins to copy logits to the processor's memory; the result waits for them."""
-    logits_b = logits_b.detach().to(torch.float32)
+    logits_b = logits_b.detach().to(torch.float32).contiguous()
     if not logits_b.is_cuda:
         return logits_b.numpy
     copy_b = torch.empty(logits_b.shape, dtype=torch.float32, pin_memory=True)
@@ -101,6 +104,22 @@ def mean_loss(logits_b: Tensor, labels_b: Tensor, batch: int, weights_b: Tensor 
     return summed / batch
 
 
+def split_labels(logits: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The logits of the main label and, if there are several, of the others."""
+    return (logits, None) if logits.dim() == 1 else (logits[:, 0], logits[:, 1:])
+
+
+def total_loss(logits: Tensor, micro: MicroBatch) -> Tensor:
+    """The loss of all labels; where a sample does not have a label, it has no loss."""
+    logits_b, more_bL = split_labels(logits)
+    loss = mean_loss(logits_b, micro.labels_b, micro.batch, micro.weights_b)
+    if more_bL is None or micro.more_labels_bL is None:
+        return loss
+    known_bL = (~torch.isnan(micro.more_labels_bL)).to(more_bL.dtype)
+    weights_bL = known_bL if micro.weights_b is None else known_bL * micro.weights_b.unsqueeze(1)
+    return loss + mean_loss(more_bL, micro.more_labels_bL.nan_to_num(), micro.batch, weights_bL)
+
+
 class Graph:
     """Forward and backward of a model for micro-batches of one size."""
 
@@ -109,13 +128,12 @@ class Graph:
         self._model = model
         self._dense = dense
         self._dim = dim
-        self._batch = like.batch
         self._values_bFW = like.values_UW.new_zeros(*like.positions_bF.shape, like.values_UW.shape[1]).requires_grad_()
-        self._dense_bN = torch.zeros_like(like.dense_bN)
-        self._labels_b = torch.zeros_like(like.labels_b)
-        self._weights_b = None if like.weights_b is None else torch.zeros_like(like.weights_b)
-        self._shares_bP = None if like.shares_bP is None else torch.zeros_like(like.shares_bP)
-        self._logits_b = self._labels_b
+        fixed = {name: torch.zeros_like(given) for name, given in _inputs(like).items()}
+        self._micro = MicroBatch(
+            values_UW=like.values_UW[:0], positions_bF=like.positions_bF[:0], batch=like.batch, **fixed
+        )
+        self._logits = self._micro.labels_b
         self._graph = torch.cuda.CUDAGraph()
         self._capture()
 
@@ -138,29 +156,32 @@ class Graph:
         has_wide = self._values_bFW.shape[2] > self._dim
         # as single kernels get it: with another layout the sum of wide weights would round differently
         wide_bF = self._values_bFW[:, :, self._dim].contiguous() if has_wide else None
-        logits_b = self._model.score(embeddings_bED, wide_bF, self._dense_bN, self._shares_bP)
-        self._logits_b = logits_b.detach()
-        torch.autograd.backward(mean_loss(logits_b, self._labels_b, self._batch, self._weights_b))
+        logits = self._model.score(embeddings_bED, wide_bF, self._micro.dense_bN, self._micro.shares_bP)
+        self._logits = logits.detach()
+        torch.autograd.backward(total_loss(logits, self._micro))
 
     def run(self, micro: MicroBatch) -> "GraphPass":
         """Starts forward and backward of a micro-batch; they are one."""
         flat = self._values_bFW.detach().view(-1, self._values_bFW.shape[2])
         torch.index_select(micro.values_UW, 0, micro.positions_bF.view(-1), out=flat)
-        self._dense_bN.copy_(micro.dense_bN)
-        self._labels_b.copy_(micro.labels_b)
-        if self._weights_b is not None and micro.weights_b is not None:
-            self._weights_b.copy_(micro.weights_b)
-        if self._shares_bP is not None and micro.shares_bP is not None:
-            self._shares_bP.copy_(micro.shares_bP)
+        for name, given in _inputs(micro).items():
+            getattr(self._micro, name).copy_(given)
         self._graph.replay()
         assert self._values_bFW.grad is not None, "the rows took no part in the forward pass"
-        return GraphPass(self._logits_b, self._values_bFW.grad, micro)
+        return GraphPass(*split_labels(self._logits), self._values_bFW.grad, micro)
+
+
+def _inputs(micro: MicroBatch) -> dict[str, Any]:
+    """What is copied into a graph's memory besides the values of rows."""
+    names = ("dense_bN", "labels_b", "weights_b", "shares_bP", "more_labels_bL")
+    return {name: given for name in names if (given := getattr(micro, name)) is not None}
 
 
 class GraphPass(NamedTuple):
     """What a graph computes, in memory that its next run overwrites."""
 
     logits_b: Tensor
+    more_logits_bL: Tensor | None
     gradients_bFW: Tensor
     micro: MicroBatch
 

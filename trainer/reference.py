@@ -94,9 +94,11 @@ class Reference:
         batch: int | None = None,
         crosses: int = 0,
         pools: Pools = (),
+        labels: int = 1,
     ) -> None:
         """fields: keys with embeddings. batch: samples of a full batch; None: every batch counts as full. crosses: keys
-        after those of the fields. pools: first key and number of keys of each pooled table.
+        after those of the fields. pools: first key and number of keys of each pooled table. labels: labels
+        of a sample.
         """
         self._config = rows
         self._batch = batch
@@ -104,7 +106,9 @@ class Reference:
         self._device = torch.device(device)
         self._dtype = float_type(rows)
         self.numbering = Numbering()
-        self.model = build_model(model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses, pools)
+        self.model = build_model(
+            model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses, pools, labels
+        )
         optimizer = torch.optim.Adam if model.dense_optimizer == "adam" else torch.optim.SGD
         self._dense = optimizer(self.model.parameters(), lr=model.dense_rate, fused=True)
         self._sparse = RowOptimizer(rows, self._device)
@@ -124,11 +128,13 @@ class Reference:
         admit: Callable[[int], int] | None = None,
         weights_B: NDArray[np.float32] | None = None,
         shares_BP: NDArray[np.float32] | None = None,
+        more_labels_BL: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """Predicts a batch, then trains on it; returns the logits. step: its number, for ``forget``.
 
         admit: says how many of so many new rows get chunks, the first ones; None: all. weights_B: how much each sample
-        counts; None: 1. shares_BP: those of the values of pooled tables.
+        counts; None: 1. shares_BP: those of the values of pooled tables. more_labels_BL: labels after the main one, NaN
+        where there is none; the logits are then those of all labels (B × M).
         """
         rows_BF, new_keys, new_rows = self.numbering.number(keys_BF, step)
         self._put(new_rows, new_keys)
@@ -138,7 +144,7 @@ class Reference:
         tensors = [torch.from_numpy(array).to(self._device) for array in (rows_BF, dense_BN, labels_B)]
         optional = [
             None if array is None else torch.from_numpy(array).to(self._device, self._dtype)
-            for array in (weights_B, shares_BP)
+            for array in (weights_B, shares_BP, more_labels_BL)
         ]
         return self.train(tensors[0], tensors[1].to(self._dtype), tensors[2].to(self._dtype), *optional)
 
@@ -149,12 +155,19 @@ class Reference:
         labels_B: Tensor,
         weights_B: Tensor | None = None,
         shares_BP: Tensor | None = None,
+        more_labels_BL: Tensor | None = None,
     ) -> NDArray[np.float32]:
         """The same for row numbers that are known already."""
         rows_U, positions_BF = torch.unique(rows_BF, return_inverse=True)
         values_UW = self._values_RW.index_select(0, rows_U).requires_grad_()
         logits_B = self._forward(values_UW, positions_BF, dense_BN, shares_BP)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B)
+        if more_labels_BL is None:
+            loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B)
+        else:
+            all_BM = torch.cat([labels_B.unsqueeze(1), more_labels_BL], 1)
+            losses_BM = functional.binary_cross_entropy_with_logits(logits_B, all_BM.nan_to_num(), reduction="none")
+            losses_B = (losses_BM * ~torch.isnan(all_BM)).sum(1)
+            loss = (losses_B if weights_B is None else losses_B * weights_B).mean()
         self._dense.zero_grad()
         torch.autograd.backward(loss)
         self._dense.step()

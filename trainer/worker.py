@@ -53,6 +53,9 @@ from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_
 from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
 from trainer.transfers import Transfers
 
+Logits = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Of the main label, and of the others."""
+
 
 def _nothing() -> None:
     return None
@@ -60,6 +63,10 @@ def _nothing() -> None:
 
 def _no_logits() -> NDArray[np.float32]:
     return NO_F32
+
+
+def _nothing_scored() -> Logits:
+    return NO_F32, NO_F32
 
 
 Upcoming = Callable[[], tuple[Order, OrderArrays] | None]
@@ -137,14 +144,14 @@ class Worker:
             reach("checkpoint_flush", order.step)
         self._transfers.begin_late(order, work)
         watch.lap("push")
-        logits = NO_F32
+        logits = more_logits = NO_F32
         ring_bytes = 0
         if order.phase == TRAIN:
             self._transfers.finish(order, work)
             watch.lap("pull")
             self._share_cores(order)
             ring_bytes = self._ring_bytes(order)
-            logits = self._train(order, work, watch, upcoming)
+            logits, more_logits = self._train(order, work, watch, upcoming)
         moved = self._transfers.moved
         link_bytes, link_seconds = self._client.take_link_time()
         report = Report(
@@ -162,7 +169,7 @@ class Worker:
             link_bytes=link_bytes,
             link_seconds=link_seconds,
         )
-        return report, ReportArrays(logits=logits)
+        return report, ReportArrays(logits=logits, more_logits=more_logits.reshape(-1))
 
     def time_link(self, probe: Probe) -> Probed:
         """Measures how fast the link to the shards is."""
@@ -199,6 +206,7 @@ class Worker:
             device=self.device,
             crosses=job.crosses,
             pools=job.pools,
+            labels=job.labels,
         )
         dense = Dense(self.model, job.model)
         is_captured = self.device.type == "cuda" and job.trainer.graphs
@@ -227,9 +235,9 @@ class Worker:
         if (threads := threads_among(order.sharing, self._job.trainer)) != torch.get_num_threads():
             torch.set_num_threads(threads)
 
-    def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> NDArray[np.float32]:
+    def _train(self, order: Order, work: OrderArrays, watch: "Stopwatch", upcoming: Upcoming) -> Logits:
         gathered = None
-        fetched = _no_logits
+        fetched: Callable[[], Logits] = _nothing_scored
         self._look_ahead(order, upcoming, watch)
         self.dense.clear()
         if order.samples or order.replicated:
@@ -249,7 +257,7 @@ class Worker:
 
     def _compute(
         self, order: Order, work: OrderArrays, gathered: Gathered, watch: "Stopwatch", upcoming: Upcoming
-    ) -> Callable[[], NDArray[np.float32]]:
+    ) -> Callable[[], Logits]:
         """Computes the gradients of a micro-batch; returns what waits for its logits."""
         micro = self._micro_batch(order, work, gathered.values_UW)
         if self._shape.chunks:
@@ -258,13 +266,14 @@ class Worker:
         graph = None if self._graphs is None else self._graphs.find(micro)
         computed = Pass(self.model, self._shape.dim, micro) if graph is None else graph.run(micro)
         fetched = fetch(computed.logits_b)
+        more = _no_logits if computed.more_logits_bL is None else fetch(computed.more_logits_bL)
         reach("forward", order.step)
         watch.lap("forward")
         self._look_ahead(order, upcoming, watch)
         gathered.gradients_UW = summed_over(computed.backward(), order.batch, self._job.batch)
         reach("backward", order.step)
         watch.lap("backward")
-        return fetched
+        return lambda: (fetched(), more())
 
     def _look_ahead(self, order: Order, upcoming: Upcoming, watch: "Stopwatch", is_gradient_sent: bool = False) -> None:
         """Begins the early transfers of the next order, if it has arrived and belongs to the next step.
@@ -314,6 +323,7 @@ class Worker:
             batch=order.batch,
             weights_b=self._floats(work.weights) if work.weights.size else None,
             shares_bP=self._floats(work.shares).view(order.samples, -1) if work.shares.size else None,
+            more_labels_bL=self._floats(work.more_labels).view(order.samples, -1) if work.more_labels.size else None,
         )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:

@@ -235,7 +235,7 @@ class Crew:
         """Handles a message of a member: returns a report, forwards a post to every other member."""
         self.losses.hear(message.worker)
         if isinstance(message, Report):
-            return Reported(message, arrays.logits, message_bytes)
+            return Reported(message, arrays.logits, message_bytes, arrays.more_logits)
         if isinstance(message, Probed):
             self.probed.append(message)
             return None

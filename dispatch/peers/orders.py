@@ -78,6 +78,7 @@ def _training(
         labels=samples.labels_B[mine],
         weights=NO_F32 if samples.weights_B is None else samples.weights_B[mine],
         shares=NO_F32 if samples.shares_BP is None else samples.shares_BP[mine].reshape(-1),
+        more_labels=NO_F32 if samples.more_labels_BL is None else samples.more_labels_BL[mine].reshape(-1),
     )
     return header, arrays
 

@@ -1,12 +1,14 @@
 """What a run has done so far: samples, traffic by worker and kind, timings. Builds the status that others show."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.prequential import Prequential, PrequentialState, Quality, ScoreSums
@@ -15,6 +17,7 @@ from dispatch.progress.status import (
     ChoiceStatus,
     EventCounts,
     FieldsStatus,
+    LabelStatus,
     QualityHistory,
     RunState,
     SinceMark,
@@ -113,17 +116,21 @@ class AccountsState(msgspec.Struct, frozen=True):
     history: tuple[Quality, ...]
     baseline: Baseline | None
     """The totals at the mark; its time is in seconds since the first step began."""
+    labels: dict[str, PrequentialState] = {}
+    """Quality by label, of those after the main one."""
 
 
 class Accounts:
     """Accumulates what the steps report."""
 
-    def __init__(self, run: str, policy: str, mark_at: int | None = None) -> None:
-        """mark_at: number of samples after which totals are also measured separately."""
+    def __init__(self, run: str, policy: str, mark_at: int | None = None, labels: Sequence[str] = ()) -> None:
+        """mark_at: number of samples after which totals are also measured separately. labels: all but the main one."""
         self._run = run
         self._policy = policy
         self._mark_at = mark_at
         self.quality = Prequential()
+        self.labels = {name: Prequential() for name in labels}
+        """Quality by label, of those after the main one."""
         self.times = StepTimes()
         self.decisions = DecisionTimes()
         self._workers: dict[str, WorkerAccount] = {}
@@ -139,6 +146,18 @@ class Accounts:
     def add_round(self, worker: str, traffic: WorkerTraffic, seconds: PhaseSeconds) -> None:
         """Adds what a worker did in one round."""
         self._workers.setdefault(worker, WorkerAccount()).add(traffic, seconds)
+
+    def add_labels(
+        self,
+        logits_BL: NDArray[np.float32],
+        labels_BL: NDArray[np.float32],
+        weights_B: NDArray[np.float32] | None,
+    ) -> None:
+        """Adds the predictions of a step for labels after the main one, where samples have them."""
+        for place, quality in enumerate(self.labels.values()):
+            known_B = ~np.isnan(labels_BL[:, place])
+            weights = None if weights_B is None else weights_B[known_B]
+            quality.add(logits_BL[known_B, place], labels_BL[known_B, place], weights)
 
     def set_speeds(self, worker: str, link_gbit: float, measured_gbit: float) -> None:
         """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
@@ -193,6 +212,10 @@ class Accounts:
             step_ms=self.times.step_ms,
             quality=self.quality.overall(),
             recent_quality=recent,
+            labels={
+                name: LabelStatus(quality=quality.overall(), recent_quality=quality.recent())
+                for name, quality in self.labels.items()
+            },
             history=QualityHistory(
                 auc=tuple(point.auc for point in self._history if point.auc is not None),
                 logloss=tuple(point.logloss for point in self._history if point.logloss is not None),
@@ -211,11 +234,14 @@ class Accounts:
         began = self.times.ended - self.times.seconds
         workers = {name: account.save() for name, account in self._workers.items()}
         baseline = None if mark is None else replace(mark, at_seconds=mark.at_seconds - began)
-        return AccountsState(self.quality.save(), self.times.save(), workers, tuple(self._history), baseline)
+        labels = {name: quality.save() for name, quality in self.labels.items()}
+        return AccountsState(self.quality.save(), self.times.save(), workers, tuple(self._history), baseline, labels)
 
     def load(self, state: AccountsState) -> None:
         """Continues from a saved state."""
         self.quality.load(state.quality)
+        for name, quality in state.labels.items():
+            self.labels[name].load(quality)
         self.times.load(state.times)
         self._workers = {name: WorkerAccount.load(account) for name, account in state.workers.items()}
         self._history = deque(state.history, maxlen=HISTORY)

@@ -74,6 +74,11 @@ class StatusPublisher:
         meter.total("chunks_brought_back", status.chunks.brought_back)
         if status.over_time.windows:
             self._set_gauges_of_window(status.over_time.windows[-1])
+        for label, found in status.labels.items():
+            figures = ("logloss", found.quality.logloss), ("auc", found.quality.auc)
+            for name, figure in (*figures, ("calibration", found.quality.calibration)):
+                if figure is not None:
+                    meter.gauge(f"label_{name}", figure, label=label)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

@@ -210,6 +210,13 @@ class Condition(InForce, frozen=True, kw_only=True):
     """What keeps the run from continuing, or makes a crash expensive, in words; none: all is well."""
 
 
+class LabelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Quality for one of several labels, over the samples that have it."""
+
+    quality: Quality
+    recent_quality: Quality
+
+
 class Status(Condition, frozen=True, kw_only=True):
     """A run at one moment."""
 
@@ -234,6 +241,8 @@ class Status(Condition, frozen=True, kw_only=True):
     """Quality over the whole run."""
     recent_quality: Quality = Quality()
     """Quality over the latest samples only."""
+    labels: dict[str, LabelStatus] = {}
+    """The same for the labels after the main one, if there are several."""
     best_auc: float | None = None
     """The highest AUC that is possible on this stream, if its click probability is known."""
     history: QualityHistory = QualityHistory()

@@ -38,6 +38,8 @@ class Reported(NamedTuple):
     logits: NDArray[np.float32]
     message_bytes: int = 0
     """Bytes of both."""
+    more_logits: NDArray[np.float32] = NO_LABELS
+    """Logits of labels after the main one."""
 
 
 @dataclass
@@ -87,6 +89,9 @@ class OrderedRound:
         if report.worker not in self.order_bytes:
             raise bad_report(name, report, "it got no order for that; expected a report of each order and no other")
         check_report(name, report, reported.logits.size, self.plan.workers[report.worker], self.dense)
+        if reported.more_logits.size != self.more_labels * reported.logits.size:
+            problem = f"{reported.more_logits.size} logits of {self.more_labels} more labels; expected one a sample"
+            raise bad_report(name, report, problem)
         self.reports[report.worker] = reported
 
     def report(self, worker: int) -> Report:
@@ -96,7 +101,7 @@ class OrderedRound:
         """What a worker trained and moved: rows as planned, bytes as reported, bytes of orders and
         reports as counted.
         """
-        report, logits, report_bytes = self.reports[worker]
+        report, logits, report_bytes, _ = self.reports[worker]
         return self.plan.traffic.of(worker) + WorkerTraffic(
             samples=logits.size,
             pulled_bytes=report.pulled_bytes,
@@ -129,6 +134,21 @@ class OrderedRound:
             if use is not None:
                 logits_B[use.samples] = reported.logits
         return logits_B
+
+    @property
+    def more_labels(self) -> int:
+        """L, labels after the main one."""
+        more_BL = None if self.samples is None else self.samples.more_labels_BL
+        return 0 if more_BL is None else more_BL.shape[1]
+
+    def more_logits_BL(self) -> NDArray[np.float32]:  # noqa: N802 (shape letters)
+        """The predictions of labels after the main one."""
+        logits_BL = np.empty((self.labels_B.size, self.more_labels), np.float32)
+        for worker, reported in self.reports.items():
+            use = self.plan.workers[worker].use
+            if use is not None:
+                logits_BL[use.samples] = reported.more_logits.reshape(-1, self.more_labels)
+        return logits_BL
 
 
 class RoundsUnderway:

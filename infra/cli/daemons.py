@@ -258,6 +258,7 @@ def worker(
         batch=settings.stream.batch,
         crosses=len(schema.crosses),
         pools=schema.pools,
+        labels=max(1, len(schema.labels)),
         link=reported,
         ends_itself=True,
         is_supervised=is_supervised(),

@@ -37,7 +37,8 @@ def dense_part(settings: Settings) -> DensePart:
     """The dense part of the model that these settings describe."""
     schema = settings.event_schema
     rows = settings.rows
-    weights = dense_weights(settings.model, schema.vectors, rows.dim, schema.dense, len(schema.crosses))
+    labels = max(1, len(schema.labels))
+    weights = dense_weights(settings.model, schema.vectors, rows.dim, schema.dense, len(schema.crosses), labels)
     itemsize = np.dtype(rows.float_dtype).itemsize
     used = settings.stream.batch * schema.fields * rows.shape().value
     copies = 2 + STATE_COPIES[settings.model.dense_optimizer]

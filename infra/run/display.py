@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.prequential import Quality
 from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline
@@ -492,6 +493,11 @@ def is_signal(reason: str) -> bool:
     return reason in signal.Signals.__members__
 
 
+def _label_facts(quality: Quality) -> str:
+    """The quality of one of several labels."""
+    return f"loss {ratio(quality.logloss)}, AUC {ratio(quality.auc)}, calibration {ratio(quality.calibration)}"
+
+
 def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
     status = summary.status
     quality = summary.status.quality
@@ -503,6 +509,7 @@ def _summary_facts(summary: Summary) -> list[tuple[str, str]]:
         ("trained", f"{count(status.samples, 'sample')} in {count(status.steps, 'step')}, {speed}"),
         ("loss", f"{ratio(quality.logloss)}, normalized entropy {entropy}, calibration {calibration}"),
         ("AUC", f"{ratio(quality.auc)}, lately {ratio(status.recent_quality.auc)}{best}"),
+        *((name, _label_facts(found.quality)) for name, found in status.labels.items()),
         (
             "left",
             f"{count(status.events.lag, 'event')} in the topic, {count(status.events.dead_letters, 'dead letter')}",

@@ -18,4 +18,5 @@ def reference_of(settings: Settings, device: torch.device) -> Reference:
         device=device,
         crosses=len(schema.crosses),
         pools=schema.pools,
+        labels=max(1, len(schema.labels)),
     )

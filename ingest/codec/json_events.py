@@ -87,7 +87,14 @@ class JsonCodec:
         if not events:
             return no_samples(self.schema.fields, self.schema.dense), {}
         columns = list(zip(*[msgspec.structs.astuple(event.fields) for event in events], strict=True))
-        return self._converter.convert([e.event_time for e in events], [e.label for e in events], columns)
+        times = [e.event_time for e in events]
+        if not self.schema.labels:
+            return self._converter.convert(times, [e.label for e in events], columns)
+        by_label = list(zip(*[msgspec.structs.astuple(event.labels) for event in events], strict=True))
+        main = [e.label if e.label is not None else named for e, named in zip(events, by_label[0], strict=True)]
+        missing = {row: f"missing: label {self.schema.labels[0]!r}" for row, label in enumerate(main) if label is None}
+        samples, faults = self._converter.convert(times, [label or 0 for label in main], columns, by_label[1:])
+        return samples, faults | missing if self._needs_label else faults
 
     def _decode_one(self, row: int, payload: bytes, faults: Faults, unknown: list[bytes] | None) -> Any:
         try:
@@ -121,10 +128,20 @@ class JsonCodec:
             gc=False,
             forbid_unknown_fields=is_exact,
         )
+        if self.schema.labels:
+            time: tuple[Any, ...] = ("event_time", float) if self._needs_label else ("event_time", float, 0.0)
+            named = self._labels_type()
+            parts: list[Any] = [("fields", fields), time, ("label", int | None, None), ("labels", named, named())]
+            return msgspec.defstruct("LabelledEvent", parts, gc=False, kw_only=True)
         if self._needs_label:
             return msgspec.defstruct("Event", [("event_time", float), ("label", int), ("fields", fields)], gc=False)
         optional: list[Any] = [("fields", fields), ("event_time", float, 0.0), ("label", int, 0)]
         return msgspec.defstruct("UnlabelledEvent", optional, gc=False)
+
+    def _labels_type(self) -> Any:
+        names = {f"label_{i}": name for i, name in enumerate(self.schema.labels)}
+        kinds: list[Any] = [(name, int | None, None) for name in names]
+        return msgspec.defstruct("Labels", kinds, rename=names, gc=False, frozen=True)
 
     def _value_type(self, source: str) -> Any:
         if source in self._converter.numeric:

@@ -1,8 +1,8 @@
 """Many samples in one record, for throughput: keys already hashed, dense floats already transformed.
 
 A record is a header (magic, version, fingerprint of the schema, count, E, N), then ``count`` samples, each
-time f8, E keys u8, N dense f4, label f4, then weight f4 if the schema has weights, and a share f4 for each key of its
-pooled tables, little-endian without padding.
+time f8, E keys u8, N dense f4, label f4, then weight f4 if the schema has weights, a share f4 for each key of its
+pooled tables, and an f4 for each label after the main one (NaN: not known), little-endian without padding.
 Crosses are not in it, so a schema may get others while records are on their way. A header that cannot be used rejects
 the whole record as one event at index 0; a bad sample is rejected alone, with only its bytes.
 """
@@ -46,6 +46,7 @@ class PackedCodec:
                 ("label", "<f4"),
                 *([("weight", "<f4")] if schema.weight else []),
                 *([("shares", "<f4", (schema.shares,))] if schema.pools else []),
+                *([("more_labels", "<f4", (len(schema.more_labels),))] if schema.more_labels else []),
             ]
         )
         self._fingerprint = int(schema.record_fingerprint, 16)
@@ -71,6 +72,8 @@ class PackedCodec:
             rows_B["weight"] = 1 if samples.weights_B is None else samples.weights_B
         if self.schema.pools:
             rows_B["shares"] = samples.shares_BP
+        if self.schema.more_labels:
+            rows_B["more_labels"] = samples.more_labels_BL
         return (
             HEADER.pack(MAGIC, VERSION, 0, self._fingerprint, len(samples), self.schema.singles, self.schema.dense)
             + rows_B.tobytes()
@@ -115,6 +118,7 @@ class PackedCodec:
             np.ascontiguousarray(rows_B["time"]),
             np.ascontiguousarray(rows_B["weight"]) if self.schema.weight else None,
             np.ascontiguousarray(rows_B["shares"]) if self.schema.pools else None,
+            np.ascontiguousarray(rows_B["more_labels"]) if self.schema.more_labels else None,
         )
         return samples, self._faults(samples)
 
@@ -135,6 +139,8 @@ class PackedCodec:
             good_B &= (samples.weights_B >= 0) & (samples.weights_B <= MOST_WEIGHT)
         if samples.shares_BP is not None:
             good_B &= ((samples.shares_BP >= 0) & (samples.shares_BP <= MOST_WEIGHT)).all(axis=1)
+        if (more_BL := samples.more_labels_BL) is not None:
+            good_B &= ((more_BL == 0) | (more_BL == 1) | np.isnan(more_BL)).all(axis=1)
         faults = {int(row): self._fault(samples, row) for row in np.flatnonzero(~good_B)}
         missing_faults(samples, self.schema, faults)
         return faults
@@ -150,6 +156,10 @@ class PackedCodec:
             for share in samples.shares_BP[row].tolist():
                 if not 0 <= share <= MOST_WEIGHT:
                     return weight_fault("of a value", share)
+        if samples.more_labels_BL is not None:
+            for name, label in zip(self.schema.more_labels, samples.more_labels_BL[row].tolist(), strict=True):
+                if label not in (0, 1) and not np.isnan(label):
+                    return f"label: {name!r} is {label:g}, expected 0 or 1"
         return self._dense_fault(samples.dense_BN[row])
 
     def _dense_fault(self, dense_N: NDArray[np.float32]) -> str:

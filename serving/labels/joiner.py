@@ -53,21 +53,24 @@ ID_NAME = b'"prediction"'
 class _Labelled(msgspec.Struct):
     prediction: str | None = None
     label: int | None = None
+    labels: dict[str, int | None] = {}
 
 
 _decoder = msgspec.json.Decoder(_Labelled)
 
 
-def label_of(payload: bytes) -> tuple[str, int] | None:
-    """(id, label) of an event that has both; None for every other record."""
+def label_of(payload: bytes, main_label: str = "") -> tuple[str, int] | None:
+    """(id, label) of an event that has both; None for every other record. main_label: its name, if there are several
+    labels.
+    """
     if ID_NAME not in payload or is_packed(payload) or is_too_deep(payload):
         return None
     try:
         found = _decoder.decode(payload)
     except (msgspec.DecodeError, ValueError):
         return None  # not an event: training rejects it
-    is_label = found.label in (0, 1)
-    return (found.prediction, int(found.label or 0)) if found.prediction and is_label else None
+    label = found.label if found.label is not None else found.labels.get(main_label)
+    return (found.prediction, int(label or 0)) if found.prediction and label in (0, 1) else None
 
 
 class Joiner:
@@ -82,8 +85,12 @@ class Joiner:
         most_waiting: int = MOST_WAITING,
         clock_ms: Callable[[], int] = now_ms,
         negative_weight: float = 1.0,
+        main_label: str = "",
     ) -> None:
-        """Raises LabelsDamaged if the saved state cannot be read. negative_weight: see LabelJoin."""
+        """Raises LabelsDamaged if the saved state cannot be read. negative_weight: see LabelJoin. main_label: its name,
+        if there are several labels.
+        """
+        self._main_label = main_label
         self._folder = folder
         self._meter = meter
         self._clock_ms = clock_ms
@@ -153,7 +160,7 @@ class Joiner:
                 state.events[partition] = source.offset_at(partition, state.since_ms)
             records = self._records(source, state.events, partition, state.events[partition])
             for record in records:
-                if (labelled := label_of(record.payload)) is not None:
+                if (labelled := label_of(record.payload, self._main_label)) is not None:
                     self._join.add_label(*labelled, record.time_ms, self._clock_ms())
             if records:
                 state.events[partition] = records[-1].offset + 1

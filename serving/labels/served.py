@@ -71,8 +71,11 @@ class ServedLabels:
         open_source: Callable[[], Source],
         meter: Meter,
         negative_weight: float = 1.0,
+        main_label: str = "",
     ) -> None:
-        """negative_weight: what a label 0 counts, for those that are missing from the events."""
+        """negative_weight: what a label 0 counts, for those that are missing from the events. main_label: its name, if
+        there are several labels.
+        """
         self._log = _open_log(folder, label_seconds, meter)
         self._storage = Storage.at(folder)
         self._joiner: Joiner | None = None
@@ -80,7 +83,14 @@ class ServedLabels:
         self._read_at = 0.0
         if self._log.process == 0:
             try:
-                self._joiner = Joiner(folder, open_source, label_seconds, meter, negative_weight=negative_weight)
+                self._joiner = Joiner(
+                    folder,
+                    open_source,
+                    label_seconds,
+                    meter,
+                    negative_weight=negative_weight,
+                    main_label=main_label,
+                )
             except LabelsDamaged as error:  # serving predictions matters more than measuring their quality
                 structlog.get_logger().error("labels are not joined", reason=str(error))
 

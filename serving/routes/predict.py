@@ -64,7 +64,7 @@ async def predict(
         raise NotAvailable(str(error)) from error
     if parts.labels is not None:
         parts.labels.log(asked.ids, predicted.probabilities_B, predicted.manifest)
-    return Response(_answer(predicted, asked), media_type="application/json")
+    return Response(_answer(predicted, asked, parts.decoder.schema.labels), media_type="application/json")
 
 
 class AskedSamples(NamedTuple):
@@ -106,7 +106,7 @@ def _explain_unknown(unknown: list[str], schema: Schema) -> str:
     )
 
 
-def _answer(predicted: Predicted, asked: AskedSamples) -> bytes:
+def _answer(predicted: Predicted, asked: AskedSamples, labels: tuple[str, ...]) -> bytes:
     """The JSON of Predictions, encoded directly because pydantic would validate every number."""
     snapshot = snapshot_id_of(predicted.manifest)._asdict()
     answer = {
@@ -115,5 +115,6 @@ def _answer(predicted: Predicted, asked: AskedSamples) -> bytes:
         "age_seconds": max(0.0, time() - predicted.manifest.at_seconds),
         "version": snapshot,  # the snapshot's name in earlier releases
     }
-    optional = {"ids": asked.ids, "unknown_fields": asked.unknown}
+    by_label = {name: predicted.probabilities_BM[:, place].tolist() for place, name in enumerate(labels)}
+    optional = {"labels": by_label, "ids": asked.ids, "unknown_fields": asked.unknown}
     return msgspec.json.encode(answer | {name: value for name, value in optional.items() if value})

@@ -114,7 +114,7 @@ def _described(schema: Schema) -> dict[str, Any]:
         {"tables": list(cross), "seed": hex(table_seed(name)), "rare_key": hex(rare_key(name))}
         for name, cross in zip(schema.cross_names, schema.crosses, strict=True)
     ]
-    named = {"name": schema.name, "fingerprint": schema.fingerprint}
+    named = {"name": schema.name, "fingerprint": schema.fingerprint, "labels": list(schema.labels)}
     return {**named, "tables": tables, "crosses": crosses, "dense_fields": dense}
 
 

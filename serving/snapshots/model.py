@@ -23,13 +23,14 @@ from ps.protocol import WHOLE
 from ps.store import RowStore
 from trainer.config import ModelConfig
 from trainer.dense import Dense
-from trainer.models.layers import ClickModel
+from trainer.models.layers import ClickModel, Output
 from trainer.models.registry import build_model
 from trainer.rows import float_type
 
 CHUNK_ROWS = 1 << 16
-RAW_SCALES = "output.raw_scales"
-SCALES = "output.scales"
+HEAD = "output"
+MORE_HEADS = "output.more"
+"""Names of the output layers: of the main label, and of the others with their number."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,17 @@ def weights_of(module: ClickModel, keys: int) -> dict[str, NDArray[Any]]:
     keys: wide weights of a sample, one for each pooled table.
     """
     weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
-    weights.pop(RAW_SCALES, None)
-    scales_F = module.output.scales()
     ones_F = np.ones(keys, weights["output.weight"].dtype)
-    weights[SCALES] = ones_F if scales_F is None else scales_F.detach().numpy().copy()
+    for name, head in heads_of(module):
+        weights.pop(f"{name}.raw_scales", None)
+        scales_F = head.scales()
+        weights[f"{name}.scales"] = ones_F if scales_F is None else scales_F.detach().numpy().copy()
     return weights
+
+
+def heads_of(module: ClickModel) -> list[tuple[str, Output]]:
+    """The output layer of each label, by name; that of the main one first."""
+    return [(name, each) for name, each in module.named_modules() if isinstance(each, Output)]
 
 
 def build(of: RunModel) -> ClickModel:
@@ -93,6 +100,7 @@ def build(of: RunModel) -> ClickModel:
         device=cpu,
         crosses=len(of.schema.crosses),
         pools=of.schema.pools,
+        labels=max(1, len(of.schema.labels)),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.errors import MissingProgram
-from serving.snapshots.model import SCALES, RunModel
+from serving.snapshots.model import HEAD, MORE_HEADS, RunModel
 from trainer.config import ModelName
 
 try:
@@ -80,20 +80,23 @@ class OnnxGraph:
 
 
 def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """A checked ONNX model: (embeddings B×E×D, wide B×F, dense B×N) → logits B."""
+    """A checked ONNX model: (embeddings B×E×D, wide B×F, dense B×N) → logits B, and as many for each further label."""
     graph = OnnxGraph(of, weights)
     hidden = HIDDEN[of.model.name](graph)
-    logits = graph.op("Add", graph.op("MatMul", hidden, "output.weight"), "output.bias")
-    if of.rows.wide:
-        logits = graph.op("Add", logits, graph.op("MatMul", "wide", SCALES))
-    graph.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
+    heads = {"logits": HEAD}
+    heads |= {f"logits_{name}": f"{MORE_HEADS}.{place}" for place, name in enumerate(of.schema.more_labels)}
+    for output, head in heads.items():
+        logits = graph.op("Add", graph.op("MatMul", hidden, f"{head}.weight"), f"{head}.bias")
+        if of.rows.wide:
+            logits = graph.op("Add", logits, graph.op("MatMul", "wide", f"{head}.scales"))
+        graph.nodes.append(helper.make_node("Identity", [logits], [output]))
     kind = TensorProto.DOUBLE if graph.dtype == np.float64 else TensorProto.FLOAT
     shapes: dict[str, list[Any]] = {"embeddings": ["B", of.schema.vectors, of.rows.dim]}
     shapes |= {"wide": ["B", of.schema.vectors + len(of.schema.crosses)]} if of.rows.wide else {}
     shapes |= {"dense": ["B", of.schema.dense]} if of.schema.dense else {}
     inputs = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
-    output = helper.make_tensor_value_info("logits", kind, ["B"])
-    made = helper.make_graph(graph.nodes, of.model.name, inputs, [output], list(graph.constants.values()))
+    outputs = [helper.make_tensor_value_info(name, kind, ["B"]) for name in heads]
+    made = helper.make_graph(graph.nodes, of.model.name, inputs, outputs, list(graph.constants.values()))
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString()

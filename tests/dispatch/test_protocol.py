@@ -32,7 +32,9 @@ def test_any_order_arrives_as_it_was_sent(rows: list[int], slots: list[int], lab
     pairs = [(up_to(row, np.int64), up_to(slot, np.int32)) for row, slot in zip(rows, slots, strict=False)]
     used, positions, columns = (up_to(largest, np.int32) for largest in slots[4:])
     floats = np.array([0, 1, label], np.float32)
-    arrays = OrderArrays._make([*chain.from_iterable(pairs), used, positions, floats, floats, columns, floats, floats])
+    arrays = OrderArrays._make(
+        [*chain.from_iterable(pairs), used, positions, floats, floats, columns, floats, floats, floats]
+    )
     header, received = CODEC.decode(sent(arrays))
     assert header == ORDER
     assert [array.dtype for array in received] == [array.dtype for array in arrays]

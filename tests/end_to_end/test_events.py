@@ -30,6 +30,7 @@ EVENTS, BATCH = 1000, 64
 SCHEMA = """
 name = "rich"
 partition_by = "user"
+labels = ["click", "purchase"]
 weight = "worth"
 keep_negatives = 0.6
 negatives_kept = 0.8
@@ -43,7 +44,9 @@ KNOWN = 'name = "known"\ntables = [{name = "user"}, {name = "item"}]'
 
 @cache
 def rich_events(count: int) -> tuple[Event, ...]:
-    """Clicks of which most have a weight, topics with weights and a history in which items repeat."""
+    """Clicks of which most have a weight and say whether there was a purchase, with weighed topics, and a history in
+    which items repeat.
+    """
     draw = np.random.default_rng(11)
     found = []
     for event in islice(synthetic_events(3), count):
@@ -53,7 +56,8 @@ def rich_events(count: int) -> tuple[Event, ...]:
         chosen = draw.choice(9, draw.integers(0, 5), replace=False)
         fields["topics"] = {f"t{topic}": float(draw.integers(0, 8)) / 4 for topic in chosen}
         fields["history"] = draw.integers(0, 30, draw.integers(0, 7)).tolist()
-        found.append(Event(event.event_time, event.label, fields))
+        labels: dict[str, int | None] = {"purchase": int(draw.random() < 0.1 + 0.3 * event.label)}
+        found.append(Event(event.event_time, event.label, fields, labels if draw.random() < 0.7 else {}))
     return tuple(found)
 
 
@@ -67,13 +71,18 @@ def rich(tmp_path: Path) -> dict[str, Any]:
 
 def expect_quality(result: Result, plan: Plan, tolerance: float) -> None:
     """The metrics are those of one process."""
-    reference, expected = new_reference(plan), Prequential()
+    reference, clicks, purchases = new_reference(plan), Prequential(), Prequential()
     for samples in batches(plan, result.manifests):
-        if len(samples):
-            expected.add(score(reference, samples), samples.labels_B, samples.weights_B)
+        if samples.weights_B is not None and samples.more_labels_BL is not None:
+            logits_BM = score(reference, samples)
+            clicks.add(logits_BM[:, 0], samples.labels_B, samples.weights_B)
+            known = ~np.isnan(samples.more_labels_BL[:, 0])
+            purchases.add(logits_BM[known, 1], samples.more_labels_BL[known, 0], samples.weights_B[known])
     got = result.status.quality
-    for name in ("logloss", "auc", "calibration", "normalized_entropy"):
-        assert getattr(got, name) == pytest.approx(getattr(expected.overall(), name), rel=tolerance), name
+    for one, expected in [(got, clicks.overall()), (result.status.labels["purchase"].quality, purchases.overall())]:
+        for name in ("logloss", "auc", "calibration", "normalized_entropy"):
+            assert getattr(one, name) == pytest.approx(getattr(expected, name), rel=tolerance), name
+    assert 0 < purchases.overall().samples < clicks.overall().samples
     assert got.weights is not None
     assert got.weights.total != got.samples
 

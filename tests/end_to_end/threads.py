@@ -346,6 +346,7 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         batch=plan.batch,
         crosses=len(plan.schema.crosses),
         pools=plan.schema.pools,
+        labels=max(1, len(plan.schema.labels)),
         link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
         agreement=plan.agreement,
     )
@@ -410,6 +411,7 @@ def new_reference(plan: Plan) -> Reference:
         batch=plan.batch,
         crosses=len(schema.crosses),
         pools=schema.pools,
+        labels=max(1, len(schema.labels)),
     )
 
 
@@ -428,7 +430,12 @@ def train_reference(plan: Plan, manifests: list[Manifest]) -> Reference:
 def score(reference: Reference, samples: Samples) -> NDArray[np.float32]:
     """One process trains a batch; returns its predictions before that."""
     return reference.step(
-        samples.keys_BF, samples.dense_BN, samples.labels_B, weights_B=samples.weights_B, shares_BP=samples.shares_BP
+        samples.keys_BF,
+        samples.dense_BN,
+        samples.labels_B,
+        weights_B=samples.weights_B,
+        shares_BP=samples.shares_BP,
+        more_labels_BL=samples.more_labels_BL,
     )
 
 

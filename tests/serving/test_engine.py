@@ -52,14 +52,14 @@ def test_requests_that_wait_are_answered_together(
     engine: Engine, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain, all_wait = ModelCopy.predict, threading.Event()
+    plain, all_wait = ModelCopy.predict_labels, threading.Event()
 
     def predict(self: ModelCopy, samples: Samples) -> Any:
         all_wait.wait(30)  # with the first request
         sizes.append(len(samples))
         return plain(self, samples)
 
-    monkeypatch.setattr(ModelCopy, "predict", predict)
+    monkeypatch.setattr(ModelCopy, "predict_labels", predict)
     waiting = [engine.submit(PROBE.slice(at, at + 8)) for at in range(0, 32, 8)]
     long = engine.submit(samples := repeated(4))
     all_wait.set()

@@ -76,6 +76,8 @@ def test_the_number_of_weights_is_known_without_building_the_model(
     config = ModelConfig.model_validate({"name": name, "mlp": (7, 5), **settings})
     weights = sum(weight.numel() for weight in built(name, fields, dense, **settings).parameters())
     assert dense_weights(config, fields, D, dense) == weights
+    three = build_model(config, fields, D, dense, 0, torch.float64, CPU, labels=3)
+    assert dense_weights(config, fields, D, dense, labels=3) == sum(weight.numel() for weight in three.parameters())
 
 
 @every_model

@@ -1,7 +1,7 @@
 """What the models share: the click model's interface, layers drawn from a given generator, and the output layer.
 
 Legend: B samples, F keys per sample, E of them with embeddings, D embedding columns, N dense inputs, P keys of pooled
-tables, H width of a hidden vector.
+tables, M labels, H width of a hidden vector.
 
 Every weight is drawn from the given generator and never from torch's global state, so a model is a function of its
 seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model predicts the
@@ -33,7 +33,9 @@ class ClickModel(nn.Module, ABC):
     def score(
         self, embeddings_BED: Tensor, wide_BF: Tensor | None, dense_BN: Tensor, shares_BP: Tensor | None = None
     ) -> Tensor:
-        """Returns logits_B from the rows of all keys; shares_BP: those of the keys of pooled tables."""
+        """Returns logits_B from the rows of all keys, or logits_BM if there are several labels; shares_BP: those of
+        the keys of pooled tables.
+        """
         if shares_BP is not None:
             embeddings_BED = pool(embeddings_BED, shares_BP, self.pools)
             wide_BF = None if wide_BF is None else pool(wide_BF.unsqueeze(2), shares_BP, self.pools).squeeze(2)
@@ -80,13 +82,19 @@ class Output(nn.Module):
         ``dense_rate`` as all others do.
         """
         self._unit = scale_unit(config)
+        self.more = nn.ModuleList()
+        """The heads of labels after the main one; they have the same inputs."""
+
+    def add_heads(self, heads: int, config: ModelConfig, wide: int) -> None:
+        """Adds a head for each further label."""
+        self.more.extend(Output(len(self.weight), config, wide) for _ in range(heads))
 
     def forward(self, hidden_BH: Tensor, wide_BF: Tensor | None) -> Tensor:
         logits_B = torch.mv(hidden_BH, self.weight) + self.bias
-        if wide_BF is None:
-            return logits_B
-        scales_F = self.scales()
-        return logits_B + (wide_BF.sum(1) if scales_F is None else torch.mv(wide_BF, scales_F))
+        if wide_BF is not None:
+            scales_F = self.scales()
+            logits_B = logits_B + (wide_BF.sum(1) if scales_F is None else torch.mv(wide_BF, scales_F))
+        return torch.stack([logits_B, *(head(hidden_BH, wide_BF) for head in self.more)], 1) if self.more else logits_B
 
     def scales(self) -> Tensor | None:
         """The scale of each wide weight of a sample; None: all are 1."""

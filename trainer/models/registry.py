@@ -27,18 +27,21 @@ def build_model(
     device: torch.device,
     crosses: int = 0,
     pools: Pools = (),
+    labels: int = 1,
 ) -> ClickModel:
     """The model for E keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
 
     crosses: further keys of a sample, of which the model uses the wide weights alone. pools: first key and number of
-    keys of each pooled table, of which it gets one vector.
+    keys of each pooled table, of which it gets one vector. labels: labels that it predicts, each with a head.
 
     Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start with the same
     numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     vectors = fields - sum(count - 1 for _, count in pools)
-    model = MODELS[config.name](config, vectors, dim, dense, vectors + crosses, generator).to(device, dtype)
+    model = MODELS[config.name](config, vectors, dim, dense, vectors + crosses, generator)
+    model.output.add_heads(labels - 1, config, vectors + crosses)
+    model = model.to(device, dtype)
     model.fields = fields
     model.pools = pools
     return model

@@ -9,10 +9,25 @@ from itertools import pairwise
 from trainer.config import ModelConfig, ModelName
 
 
-def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int, crosses: int = 0) -> int:
+def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int, crosses: int = 0, labels: int = 1) -> int:
     """Number of weights of the dense part, without the rows."""
     scales = fields + crosses if config.scale_rate else 0
-    return SIZES[config.name](config, fields, dim, dense) + scales
+    head = _output_width(config, fields, dim, dense) + 1 + scales
+    return SIZES[config.name](config, fields, dim, dense) + scales + (labels - 1) * head
+
+
+def _output_width(config: ModelConfig, fields: int, dim: int, dense: int) -> int:
+    """Inputs of the output layer."""
+    inputs = fields * dim + dense
+    vectors = fields + (1 if dense else 0)
+    before, beside = {
+        "wdl": (inputs, 0),
+        "deepfm": (inputs, dim),
+        "dcn": (inputs, inputs),
+        "dlrm": (vectors * dim + vectors * (vectors - 1) // 2, 0),
+        "ncf": (fields * (dim - dim // 2) + dense, dim // 2),
+    }[config.name]
+    return beside + (before, *config.mlp)[-1]
 
 
 def _wdl(config: ModelConfig, fields: int, dim: int, dense: int) -> int:

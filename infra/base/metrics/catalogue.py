@@ -65,6 +65,9 @@ METRICS = (
     _metric("slice_logloss", "gauge", DISPATCHER, "Logloss of a frequent value in that window.", "field", "key"),
     _metric("slice_auc", "gauge", DISPATCHER, "AUC of a frequent value in that window.", "field", "key"),
     _metric("slice_calibration", "gauge", DISPATCHER, "The same for predicted clicks per click.", "field", "key"),
+    _metric("label_logloss", "gauge", DISPATCHER, "The same for each label after the main one.", "label"),
+    _metric("label_auc", "gauge", DISPATCHER, "AUC for each label after the main one.", "label"),
+    _metric("label_calibration", "gauge", DISPATCHER, "Calibration for each label after the main one.", "label"),
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),

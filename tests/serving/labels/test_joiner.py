@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -95,7 +96,7 @@ class World:
         self.registry = CollectorRegistry()
         self.crashes = 0
 
-    def joiner(self, calls: int = 0, **given: int) -> Joiner:
+    def joiner(self, calls: int = 0, **given: Any) -> Joiner:
         """calls: of the stream, after which it is broken off."""
         self.registry = CollectorRegistry()
         return Joiner(
@@ -161,6 +162,7 @@ def test_an_event_that_carries_an_id_trains_as_if_it_carried_none() -> None:
 def test_records_without_an_id_and_a_label_are_passed_over(payload: bytes) -> None:
     assert label_of(payload) is None
     assert label_of(b'{"prediction": "a", "label": 0}') == ("a", 0)
+    assert label_of(b'{"prediction": "a", "labels": {"click": 1}}', "click") == ("a", 1)
 
 
 def test_labels_that_come_later_are_joined_and_counted(world: World) -> None:

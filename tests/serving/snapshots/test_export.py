@@ -84,9 +84,10 @@ def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor
 def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
     module = build(of)
     weights = {name: torch.from_numpy(weight) for name, weight in read.weights.items()}
-    scales = weights.pop("output.scales")
-    if of.model.scale_rate:
-        weights["output.raw_scales"] = (scales - 1) / scale_unit(of.model)
+    for head in [name for name in weights if name.endswith(".scales")]:
+        scales = weights.pop(head)
+        if of.model.scale_rate:
+            weights[head.replace("scales", "raw_scales")] = (scales - 1) / scale_unit(of.model)
     module.load_state_dict(weights)
     with torch.no_grad():
         return module(*inputs_of(read, of))
@@ -159,12 +160,14 @@ CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "v
 @pytest.mark.parametrize(("name", "given"), [*((name, {}) for name in get_args(ModelName)), *CROSSES])
 def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, given: dict[str, object]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    of = replace(run_model(name, **given), schema=msgspec.structs.replace(POOLED, crosses=CROSSED.crosses))
+    labels = ("click", "purchase")
+    schema = msgspec.structs.replace(POOLED, crosses=CROSSED.crosses, labels=labels)
+    of = replace(run_model(name, **given), schema=schema)
     read, folder = exported(tmp_path, of, with_onnx=True)
     session = onnxruntime.InferenceSession(folder / "dense.onnx", providers=["CPUExecutionProvider"])
     fed = dict(zip(("embeddings", "wide", "dense"), map(torch.Tensor.numpy, inputs_of(read, of)), strict=True))
-    (logits,) = session.run(None, fed)
-    assert logits.tolist() == pytest.approx(logits_of(read, of).tolist(), abs=1e-5)
+    logits = np.stack(session.run(["logits", "logits_purchase"], fed), 1)
+    np.testing.assert_allclose(logits, logits_of(read, of).numpy(), atol=1e-5)
 
 
 def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
