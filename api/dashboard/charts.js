@@ -1,6 +1,6 @@
 // Charts over time, all with the same window, the same cursor and the same marks; drawn by uPlot.
 
-import { byId, clock, colour, element, isNumber, mixed, setText } from "./format.js";
+import { byId, clock, colour, day, element, isNumber, minute, mixed, setText } from "./format.js";
 
 const SYNC = "window";
 const ACROSS = "across";
@@ -11,7 +11,8 @@ export const MARKED = { fault: "danger", command: "s3", alpha: "s1", generation:
 export class Chart {
   /**
    * series: [{name, colour, value: (text of a number), scale?, fill?, stepped?}]
-   * options: {id, title, axis: (number) => text, axis2?, range?, range2?, stacked?, height?, onSelect, across?}
+   * options: {id, title, axis: (number) => text, axis2?, range?, range2?, stacked?, height?, width?, onSelect, across?}
+   * width: that of its place, if it is known: to ask for it makes the browser lay out the page
    * across: (number) => text, for charts over something else than the time of day
    */
   constructor(options, series) {
@@ -56,7 +57,7 @@ export class Chart {
   }
 
   configuration() {
-    const { axis, axis2, range, range2, onSelect, across } = this.options;
+    const { axis, axis2, range, range2, onSelect, across, width } = this.options;
     const ink = colour("muted");
     const grid = { stroke: colour("grid"), width: 1 };
     const font = "11.5px system-ui, sans-serif";
@@ -73,7 +74,7 @@ export class Chart {
       values: (_, found) => found.map((value) => (value === null ? "" : text(value))),
     });
     return {
-      width: Math.max(200, this.plot.clientWidth),
+      width: Math.max(200, this.chart || !width ? this.plot.clientWidth : width),
       height: this.options.height ?? HEIGHT,
       legend: { show: false },
       padding: [8, axis2 ? 0 : 10, 0, 0],
@@ -112,9 +113,8 @@ export class Chart {
   }
 
   hour(at, hasSeconds) {
-    const date = new Date(1000 * at);
-    if (this.span[1] - this.span[0] > 172_800) return date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
-    return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: hasSeconds ? "2-digit" : undefined });
+    if (this.span[1] - this.span[0] > 172_800) return day(at);
+    return hasSeconds ? clock(at) : minute(at);
   }
 
   /** What is drawn: with stacked series, sums from the last series up. */

@@ -37,7 +37,8 @@ export function buildCharts(onSelect) {
     return [low - room, high + room];
   };
   const share = () => [0, 1.04];
-  const make = (id, title, options, series) => new Chart({ ...shared, id, title, ...options }, series);
+  const widths = Object.fromEntries([...document.querySelectorAll('[id^="c-"]')].map((place) => [place.id, place.clientWidth]));
+  const make = (id, title, options, series) => new Chart({ ...shared, id, title, width: widths[id], ...options }, series);
   const whole = (value) => `${Math.round(100 * value)} %`;
   charts = {
     rate: make("c-rate", "Throughput", { axis: count, range: above0 }, [

@@ -2,6 +2,10 @@
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const BRIEF = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const TIME = { hour: "2-digit", minute: "2-digit" }; // a format is made once: making one takes longer than using it
+const CLOCK = new Intl.DateTimeFormat("en-GB", { ...TIME, second: "2-digit" });
+const MINUTE = new Intl.DateTimeFormat("en-GB", TIME);
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const BYTE_UNITS = ["B", "kB", "MB", "GB", "TB"];
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
@@ -44,8 +48,13 @@ export function seconds(value) {
 }
 
 export function clock(at) {
-  return at ? new Date(1000 * at).toLocaleTimeString("en-GB") : "–";
+  return at ? CLOCK.format(1000 * at) : "–";
 }
+
+/** A time of day without seconds. */
+export const minute = (at) => MINUTE.format(1000 * at);
+
+export const day = (at) => DAY.format(1000 * at);
 
 /** The form of a time that an input of type datetime-local takes. */
 export function localTime(at) {
@@ -80,9 +89,13 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** A colour of the theme that is in force now. */
+const colours = new Map();
+
+/** A colour of the theme that is in force now; asking the browser takes long, so each is asked for once a theme. */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const key = `${document.documentElement.dataset.theme} ${name}`;
+  if (!colours.has(key)) colours.set(key, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colours.get(key);
 }
 
 /** A colour between two of the theme, each written as #rrggbb or #rgb; share: how much of the first. */

@@ -4,7 +4,7 @@ import { get, ofRun } from "./requests.js";
 import { isNumber } from "./format.js";
 
 const POINTS = 250;
-const MARKS = 250;
+const MARKS = 150;
 const LATELY_SECONDS = 10;
 export const TRAFFIC = ["pulled rows", "pushed rows", "dense up", "dense down", "orders"];
 

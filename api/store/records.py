@@ -43,11 +43,15 @@ async def read_thinned(
     """Records of one kind, newest first; of more than that many points, the newest in each of so many parts."""
     inside = (EventRow.run == run, EventRow.kind == kind, *window.holds())
     some = select(EventRow.cursor).where(*inside).limit(points + 1).subquery()
-    ends = select(func.min(EventRow.at), func.max(EventRow.at)).where(*inside)
+    facts = select(
+        select(func.count()).select_from(some).scalar_subquery(),
+        select(func.min(EventRow.at)).where(*inside).scalar_subquery(),
+        select(func.max(EventRow.at)).where(*inside).scalar_subquery(),
+    )
+    found, first, last = (await connection.execute(facts)).one()
     query = columns(StoredEvent, EventRow).where(*inside)
-    if (await connection.scalar(select(func.count()).select_from(some)) or 0) > points:
-        first, last = (await connection.execute(ends)).one()
-        chosen = _newest_in_each(run, kind, (first or 0.0) - MARGIN_SECONDS, last or 0.0, points)
+    if found > points:
+        chosen = _newest_in_each(run, kind, first - MARGIN_SECONDS, last, points)
         query = query.where(EventRow.cursor.in_(chosen))
     ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(points)
     return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))

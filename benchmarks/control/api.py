@@ -92,7 +92,7 @@ class ApiResult:
     """All readings of the past run, in 250 points, made anew each time."""
     made_readings_p99_ms: float
     made_records_p50_ms: float
-    """Checkpoints and choices of workers of the past run, 250 of each, made anew each time."""
+    """Checkpoints and choices of workers of the past run, 150 of each, made anew each time."""
     made_records_p99_ms: float
     paced_per_second: float
     """Requests per second in the windows with load."""
@@ -198,7 +198,7 @@ class _Measurement:
         made = self._ask(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}", READS_SECONDS, 0, 1)
         readings = self._ask(f"/v1/runs/{PAST}/readings?points=250&first={NUMBER}", READS_SECONDS, 0, 1)
         records = self._ask(
-            f"/v1/runs/{PAST}/journal?kind=set&kind=checkpoint&points=250&first={NUMBER}", READS_SECONDS, 0, 1
+            f"/v1/runs/{PAST}/journal?kind=set&kind=checkpoint&points=150&first={NUMBER}", READS_SECONDS, 0, 1
         )
         alone = []
         loaded = []

@@ -16,10 +16,12 @@ from api.store.tables import FANOUT, LEVELS, StepRow
 from dispatch.journal.records import Redecided
 from infra.web.errors import KeyReused
 from infra.web.store.engine import Database
-from infra.web.store.rows import NewAudit
+from infra.web.store.rows import NewAudit, Scope
 from infra.web.store.tokens import LINK_NAME, SESSION_NAME
 from tests.api.store import journals
 from tests.api.store.journals import Frame, checkpoint_begun, checkpoint_taken, commanded, done, page, trained
+
+READ: tuple[Scope, ...] = ("read",)
 
 
 def on(url: str, ask: Callable[[SqlStore], Awaitable[None]]) -> None:
@@ -213,11 +215,11 @@ def test_very_many_records_are_thinned_out_over_all_of_a_window(database: str) -
 
 def test_links_and_sessions_that_expired_long_ago_are_removed_and_tokens_are_not(database: str) -> None:
     async def ask(store: SqlStore) -> None:
-        await store.tokens.create("ann", ["read"], time.time() - 90_000)
+        await store.tokens.create("ann", READ, time.time() - 90_000)
         for name in (LINK_NAME, SESSION_NAME):
             for passed_seconds in (90_000, 10):
-                await store.tokens.create(name, ["read"], time.time() - passed_seconds)
-        await store.tokens.create(SESSION_NAME, ["read"])
+                await store.tokens.create(name, READ, time.time() - passed_seconds)
+        await store.tokens.create(SESSION_NAME, READ)
         assert await store.prune(Retention()) == 2
         left = [token.name for token in await store.tokens.list()]
         assert sorted(left) == sorted(["ann", LINK_NAME, SESSION_NAME, SESSION_NAME])
