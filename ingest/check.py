@@ -5,6 +5,8 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from infra.base.errors import ConfigError
 from ingest.codec.json_events import encode_json
 from ingest.config import StreamConfig
@@ -19,16 +21,30 @@ TURN_RECORDS = 64
 JSONL = "jsonl"
 
 
-def check_events(where: str | None, dataset: str, stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Findings:
+def check_events(
+    where: str | None,
+    dataset: str,
+    stream: StreamConfig,
+    kafka: KafkaConfig,
+    limit: int,
+    suggests_crosses: bool = False,
+) -> Findings:
     """Examines about limit events, at least one record of each partition; where: a file, a folder, or a topic.
 
     Of a file the first events are examined, of a topic the oldest and the newest of every partition.
+    suggests_crosses: whether crosses are searched for in them, too.
     """
-    survey = Survey(load_schema(stream.schema_name))
+    schema = load_schema(stream.schema_name)
+    survey = Survey(schema, keeps_samples=suggests_crosses)
     payloads = payloads_of(where, dataset, stream, kafka, limit)
     while survey.events < limit and (turn := list(islice(payloads, TURN_RECORDS))):
         survey.add(turn)
-    return survey.findings()
+    found = survey.findings()
+    if not suggests_crosses:
+        return found
+    from ingest.cross_search import suggest_crosses  # loads numba
+
+    return msgspec.structs.replace(found, suggested=suggest_crosses(survey.samples, schema))
 
 
 def payloads_of(

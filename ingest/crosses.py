@@ -7,8 +7,10 @@ Packed records do not contain crosses: whoever decodes them computes them.
 Legend: B samples, E keys of tables, F keys of a sample with those of crosses.
 """
 
+import json
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,35 @@ from ingest.schema import Schema
 MASK = 2**64 - 1
 MULTIPLIERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Shifts and factors of splitmix64."""
+
+
+class SuggestedCross(msgspec.Struct, frozen=True, kw_only=True):
+    """One combination of tables."""
+
+    tables: tuple[str, ...]
+    gain: float
+    """By how much logloss on later rows is lower than with the crosses before it."""
+    keys: int
+    """Its distinct keys among the examined events: the rows that it costs."""
+
+
+class Suggestions(msgspec.Struct, frozen=True, kw_only=True):
+    """The crosses that are worth their keys, best first."""
+
+    events: int
+    """Events examined."""
+    later: int
+    """The last ones of them, on which logloss was measured."""
+    logloss: float
+    """Without crosses, of a model without embeddings."""
+    crossed_logloss: float
+    """With all suggested crosses."""
+    crosses: tuple[SuggestedCross, ...]
+
+    @property
+    def line(self) -> str:
+        """The line of a schema that uses them; a list in JSON is one in TOML, too."""
+        return f"crosses = {json.dumps([cross.tables for cross in self.crosses], ensure_ascii=False)}"
 
 
 def add_crosses(keys_BE: NDArray[np.uint64], schema: Schema) -> NDArray[np.uint64]:

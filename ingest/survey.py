@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from ingest.codec.decoder import OFFSET, Decoded, Decoder
 from ingest.codec.packed import is_packed
 from ingest.codec.unknown import all_fields, nearest_field, show_text, show_value
+from ingest.crosses import Suggestions
 from ingest.keys import key_of
 from ingest.presence import has_value, witnesses_of
+from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
 from ingest.streams.position import Position
 from ingest.streams.source import Record
@@ -66,6 +68,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Good events with a value of at least one field."""
     faults: tuple[str, ...] = ()
     """What is wrong; nothing if every event is good and every field occurs in some event."""
+    suggested: Suggestions | None = None
+    """Crosses that the good events suggest, if they were searched for."""
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -146,8 +150,10 @@ class Column:
 class Survey:
     """Examines records and accumulates their contents."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, keeps_samples: bool = False) -> None:
+        """keeps_samples: whether the good samples are kept, too."""
         self._schema = schema
+        self._kept: list[Samples] | None = [] if keeps_samples else None
         self._decoder = Decoder(schema)
         self._columns = {name: Column() for name in schema.sources}
         self._unknown: dict[str, Column] = {}
@@ -168,6 +174,8 @@ class Survey:
         decoded = self._decoder.decode(records, Position(0))
         self._records += len(payloads)
         self._good += len(decoded)
+        if self._kept is not None:
+            self._kept.append(decoded.samples)
         for reject in decoded.rejects:
             kind = reject.reason.partition(":")[0]
             self._reasons[kind] += 1
@@ -175,6 +183,11 @@ class Survey:
         for payload in payloads:
             self._add_json(payload)
         self._add_samples(decoded, np.array([is_packed(payload) for payload in payloads]))
+
+    @property
+    def samples(self) -> Samples:
+        """The good samples, if they are kept."""
+        return join_samples([no_samples(self._schema.fields, self._schema.dense), *(self._kept or ())])
 
     def findings(self) -> Findings:
         columns = self._columns if self._seen else {}

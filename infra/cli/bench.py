@@ -348,6 +348,29 @@ def quality(
 
 
 @app.command()
+def crosses(
+    file: Annotated[Path, typer.Option("--input", help="File to train on, once for each choice of crosses.")],
+    form: Annotated[Format, typer.Option("--format", help="Data set of the file.")],
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 1,
+    output: Output = None,
+) -> None:
+    """Search the first half of a file for crosses, then train with none, the built-in ones and those found.
+
+    Example: freshet bench crosses --input avazu.csv.gz --format avazu --json crosses.json
+    """
+    stop = stop_on_signals()
+    from benchmarks.crosses import run_crosses
+    from infra.run.display import Display
+
+    _existing(file)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        display = Display(Console(stderr=True))
+        suggested, results = run_crosses(Path(folder), file, form, workers, stop, display)
+    report(results, output)
+    Console().print(Text(suggested.line), soft_wrap=True)
+
+
+@app.command()
 def gate(
     file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic events by default.")] = None,
     form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "synthetic",

@@ -14,11 +14,15 @@ from infra.cli.options import SettingsOptions, grouped
 from infra.cli.stream import Kafka
 
 if TYPE_CHECKING:
+    from ingest.crosses import Suggestions
     from ingest.survey import FieldFindings, Findings
 
 Form = Literal["jsonl", "criteo", "avazu", "movielens"]
 WIDTH = 120
 """Width of the tables if the output is not a terminal."""
+EVENTS = 10_000
+CROSSED_EVENTS = 100_000
+"""Events examined by default, and if crosses are searched for."""
 
 
 @grouped
@@ -30,7 +34,17 @@ def check(
         str | None, typer.Option(help="Short for --set stream.schema_name=….", show_default=False)
     ] = None,
     dataset: Annotated[Form, typer.Option(help="Format of the file.")] = "jsonl",
-    limit: Annotated[int, typer.Option(help="Number of events to examine, approximately.", min=1)] = 10_000,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of events to examine, approximately; 10000 by default, 100000 to suggest crosses.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    suggest_crosses: Annotated[
+        bool, typer.Option("--suggest-crosses", help="Search for crosses that predict later events better.")
+    ] = False,
     kafka: Kafka = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the findings here; - for stdout.", show_default=False)
@@ -44,6 +58,8 @@ def check(
     would be trained and every field of the schema occurs in some event, otherwise with 1.
 
     Example: freshet check clicks.jsonl --schema mine.toml
+
+    Example: freshet check clicks.jsonl --schema mine.toml --suggest-crosses
     """
     settings = given.load({} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}, kafka)
     stream = settings.stream if schema is None else settings.stream.model_copy(update={"schema_name": schema})
@@ -52,7 +68,8 @@ def check(
         check_output(json_file)
     from ingest.check import check_events
 
-    found = check_events(where, dataset, stream, settings.kafka, limit)
+    limit = limit or (CROSSED_EVENTS if suggest_crosses else EVENTS)
+    found = check_events(where, dataset, stream, settings.kafka, limit, suggest_crosses)
     text = msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"
     if is_stdout:
         typer.echo(text, nl=False)
@@ -79,6 +96,27 @@ def print_findings(found: "Findings", console: Console | None = None) -> None:
         console.print(Text(f"wrong: {fault}", style="bold red"), soft_wrap=True)
     if not found.faults:
         console.print(Text("every event fits, and every field is there", style="green"))
+    if found.suggested is not None:
+        _print_crosses(found.suggested, console)
+
+
+def _print_crosses(found: "Suggestions", console: Console) -> None:
+    """Prints the suggested crosses, and the line of a schema that uses them."""
+    console.print(Text(f"\ncrosses, measured on the last {found.later:,} of {found.events:,} events", style="bold"))
+    if not found.crosses:
+        console.print("no combination of two tables lowers logloss by more than chance would")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("cross")
+    for name in ("logloss lower by", "keys"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cross in found.crosses:
+        table.add_row(Text(" × ".join(cross.tables)), f"{cross.gain:.5f}", f"{cross.keys:,}")
+    console.print(table)
+    console.print(
+        f"logloss of a linear model: {found.logloss:.4f} without, {found.crossed_logloss:.4f} with all of them"
+    )
+    console.print(Text(found.line), soft_wrap=True)
 
 
 def _table(title: str, fields: "tuple[FieldFindings, ...]") -> Table:

@@ -70,3 +70,15 @@ def test_an_event_cannot_write_to_the_terminal(write: Path, invoke: Invoke) -> N
     (write / "odd.jsonl").write_bytes(payload)
     done = invoke("check", write / "odd.jsonl", "--schema", write / "mine.toml")
     assert all(letter.isprintable() or letter == "\n" for letter in done.stdout)
+
+
+def test_crosses_are_suggested_as_a_table_and_as_a_line(write: Path, invoke: Invoke) -> None:
+    clicks = (Event(float(i), int(i % 2 == i // 2 % 2), {"user": i % 2, "banner": i // 2 % 2}) for i in range(1000))
+    (write / "xor.jsonl").write_bytes(b"\n".join(map(encode_json, clicks)))
+    (write / "two.toml").write_text('name = "two"\ntables = [{name = "user"}, {name = "banner"}]\n')
+    target = write / "found.json"
+    done = invoke("check", write / "xor.jsonl", "--schema", write / "two.toml", "--suggest-crosses", "--json", target)
+    assert done.returncode == 0, done.stderr
+    assert 'crosses = [["user", "banner"]]' in done.stdout
+    (cross,) = json.loads(target.read_text())["suggested"]["crosses"]
+    assert (cross["tables"], cross["keys"]) == (["user", "banner"], 4)

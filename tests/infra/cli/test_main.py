@@ -58,6 +58,7 @@ COMMANDS = [
         "bench ps",
         "bench ingest",
         "bench quality",
+        "bench crosses",
         "bench solver",
         "bench train",
         "bench dispatch",
