@@ -11,7 +11,29 @@ from dispatch.placement.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, Share
 from dispatch.placement.policies.registry import parse_spec
 from infra.base.config import PRIVATE, Section, check_endpoint
 from infra.base.errors import ConfigError
+from ingest.schema import Schema
 from ps.phases import MOST_WORKERS
+
+
+class QualityConfig(Section):
+    """The ``[quality]`` section: what is measured of the predictions that are made before training."""
+
+    slices: tuple[str, ...] = Field((), max_length=8)
+    """Tables of the schema, of one value each, by whose most frequent values quality is also measured."""
+    slice_values: int = Field(8, ge=1, le=32)
+    """Values of each of them that are shown, the most frequent ones."""
+    window_samples: int = Field(16_384, ge=256, le=2**40)
+    """Samples of a window of quality over time; windows become longer when there are more than 64."""
+
+    def places(self, schema: Schema) -> dict[str, int]:
+        """Where the keys of the sliced tables are in a sample; raises ConfigError if the schema has no such table."""
+        single = [table.name for table in schema.tables if table.values == 1]
+        if wrong := [name for name in self.slices if name not in single]:
+            raise ConfigError(
+                f"quality.slices names {', '.join(wrong)}; expected tables of schema {schema.name!r} with one value: "
+                f"{', '.join(single)}; correct quality.slices"
+            )
+        return {name: schema.columns.index(name) for name in self.slices}
 
 
 class MemoryConfig(Section):

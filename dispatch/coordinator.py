@@ -435,7 +435,7 @@ class Coordinator:
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         served = self.snapshots.status()
         training = self.training
-        counts = {"keys": training.keys, "chunks": training.chunks}
+        counts = {"keys": training.keys, "chunks": training.chunks, "over_time": training.over_time.report()}
         status = msgspec.structs.replace(known, served=served, troubles=troubles, **counts)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 

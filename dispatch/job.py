@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.config import DispatchConfig, MemoryConfig
+from dispatch.config import DispatchConfig, MemoryConfig, QualityConfig
 from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.placement.capacity.room import check_room
 from dispatch.placement.rows.pruning import PruneTerms, profile_of
@@ -83,6 +83,7 @@ class DispatchJob:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     publishing: Publishing = field(default_factory=Publishing)
+    quality: QualityConfig = field(default_factory=QualityConfig)
     samples: int | None = None
     """Number of samples after which the run stops exactly; None for no limit."""
     mark_at: int | None = None
@@ -197,6 +198,7 @@ def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
         hot_share=hot_share,
     )
     job.memory.check_expiry(dispatch.lookahead)
+    job.quality.places(job.schema)
     job.prune_terms()
     check_replicas(job.rows, dispatch.policy, has_hot_set)
     check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)

@@ -35,6 +35,7 @@ from dispatch.placement.rows.pruning import Pruner, PrunerState
 from dispatch.progress.accounts import Accounts
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
+from dispatch.progress.over_time import OverTime
 from dispatch.progress.probes import LinkProbes
 from dispatch.progress.status import ChunkCounts, KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
@@ -68,6 +69,8 @@ class Training:
         pruning = None if checkpoint is None else checkpoint.state.decided.pruning
         self.pruner = Pruner(job.prune_terms(), pruning or PrunerState())
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at)
+        self.over_time = OverTime(job.quality.places(job.schema), job.quality.slice_values, job.quality.window_samples)
+        """Quality in windows and slices."""
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
@@ -97,12 +100,19 @@ class Training:
         self.accounts.load(state.trained.accounts)
         self.feedback.load(state.trained.links)
         self._set_times.load(state.trained.sets)
+        if state.trained.over_time is not None:
+            self.over_time.load(state.trained.over_time)
         if state.decided.decisions is not None:
             self.accounts.decisions.load(state.decided.decisions)
 
     def trained(self) -> Trained:
         """Returns what a checkpoint stores about training once its flush is complete."""
-        return Trained(accounts=self.accounts.save(), links=self.feedback.save(), sets=self._set_times.save())
+        return Trained(
+            accounts=self.accounts.save(),
+            links=self.feedback.save(),
+            sets=self._set_times.save(),
+            over_time=self.over_time.save(),
+        )
 
     @property
     def keys(self) -> KeyCounts:
@@ -258,6 +268,7 @@ class Training:
         loss = quality.add(logits_B, done.labels_B)
         if done.samples is not None:
             self.newest.add(done.samples, logits_B)
+            self.over_time.add(done.step, done.samples, logits_B)
         if was_finite and quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]

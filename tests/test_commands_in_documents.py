@@ -27,6 +27,7 @@ STORIES = (
     ("docs/labels.md",),
     ("docs/kafka.md",),
     ("docs/schemas.md", "docs/policies.md"),
+    ("docs/quality.md",),
 )
 """Documents that are read in one folder, one after the other, because they use the same run."""
 EXECUTED = "README.md"

@@ -27,6 +27,7 @@ from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.placement.rows.expiry import StepTime
 from dispatch.placement.rows.pruning import PrunerState
 from dispatch.progress.accounts import AccountsState
+from dispatch.progress.over_time import OverTimeState
 from dispatch.progress.times import DecisionTimesState
 from infra.base.errors import NotStored
 from infra.base.storage import Storage
@@ -86,6 +87,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Link states by worker."""
     sets: tuple[KnownSet, ...] = ()
     """How long steps of each set of workers took."""
+    over_time: OverTimeState | None = None
+    """Quality in windows and slices; None in checkpoints of earlier releases."""
 
 
 class DispatcherState(msgspec.Struct, frozen=True):

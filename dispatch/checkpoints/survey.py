@@ -6,6 +6,7 @@ import msgspec
 
 from dispatch.checkpoints.retention import parts_of, pinned_numbers
 from dispatch.checkpoints.state import Decided, load_index, read_state
+from dispatch.progress.over_time import OverTime, QualityOverTime
 from infra.base.storage import Storage
 from ps.checkpoints.files import verify
 from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest
@@ -60,6 +61,17 @@ def describe_checkpoint(storage: Storage, number: int) -> CheckpointContent:
     manifest = read_manifest(storage, number)
     checkpoint = FoundCheckpoint(number=number, is_pinned=number in pinned_numbers(storage), manifest=manifest)
     return CheckpointContent(checkpoint=checkpoint, decided=read_state(storage, manifest).decided)
+
+
+def read_quality(storage: Storage) -> QualityOverTime:
+    """Quality over time up to the newest checkpoint, with the slices of every window; empty if there is none."""
+    found = [checkpoint.manifest for checkpoint in find_checkpoints(storage) if checkpoint.manifest is not None]
+    state = read_state(storage, found[-1]).trained.over_time if found else None
+    if state is None:
+        return QualityOverTime()
+    restored = OverTime({}, len(state.slices), state.window_samples)
+    restored.load(state)
+    return restored.report(is_whole=True)
 
 
 def verify_checkpoints(storage: Storage, numbers: Iterable[int]) -> Iterator[CheckpointReport]:

@@ -6,6 +6,7 @@ import msgspec
 import zmq
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.over_time import QualityWindow
 from dispatch.progress.status import ServedStatus, Status, WorkerStatus
 from infra.base.telemetry import Meter
 from infra.base.wire import Curve, bind
@@ -71,6 +72,8 @@ class StatusPublisher:
         meter.total("keys_rare", status.keys.rare)
         meter.total("chunks_pruned", status.chunks.pruned)
         meter.total("chunks_brought_back", status.chunks.brought_back)
+        if status.over_time.windows:
+            self._set_gauges_of_window(status.over_time.windows[-1])
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:
@@ -87,6 +90,25 @@ class StatusPublisher:
         meter.gauge("worker_parked", int(worker.is_parked), worker=name)
         if worker.measured_gbit is not None:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
+
+    def _set_gauges_of_window(self, window: QualityWindow) -> None:
+        meter = self._meter
+        whole = window.quality
+        for name, value in (
+            ("window_logloss", whole.logloss),
+            ("window_auc", whole.auc),
+            ("window_calibration", whole.calibration),
+        ):
+            if value is not None:
+                meter.gauge(name, value)
+        for found in window.slices:
+            for name, value in (
+                ("slice_logloss", found.logloss),
+                ("slice_auc", found.auc),
+                ("slice_calibration", found.calibration),
+            ):
+                if value is not None:
+                    meter.gauge(name, value, field=found.field, key=found.key)
 
     def _set_gauges_of_snapshots(self, served: ServedStatus) -> None:
         fresh = served.freshness

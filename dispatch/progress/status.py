@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.over_time import QualityOverTime
 from dispatch.progress.prequential import Quality
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 
@@ -223,6 +224,8 @@ class Status(Condition, frozen=True, kw_only=True):
     best_auc: float | None = None
     """The highest AUC that is possible on this stream, if its click probability is known."""
     history: QualityHistory = QualityHistory()
+    over_time: QualityOverTime = QualityOverTime()
+    """Quality in windows, by slice, and the calibration curve."""
     since_mark: SinceMark | None = None
     """Figures since the mark, if one was requested and reached."""
     events: EventCounts = EventCounts()

@@ -144,6 +144,7 @@ def dispatcher(
         storage=checkpoint_place(settings.folder, settings.checkpoints.url),
         checkpoints=settings.checkpoints,
         publishing=_publishing(settings),
+        quality=settings.quality,
         dense=DenseJob(dense_part(settings).bytes, copies, trainer.reduce, trainer.unencrypted_reduce),
         samples=asked.samples,
         stop_at_end=asked.stop_at_end,

@@ -23,7 +23,7 @@ from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons
 from infra.cli.ahead import plan
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped
 from infra.cli.replay import LastStep, ReplayPlace, readable_stream, replay_run, show
-from infra.cli.steer import alpha, audit, command, runs, status, workers
+from infra.cli.steer import alpha, audit, command, quality, runs, status, workers
 
 if TYPE_CHECKING:
     from infra.run.cluster import Extras, KnownBest
@@ -168,6 +168,7 @@ for process in (
 ):
     app.command(rich_help_panel="Processes")(process)
 app.command(rich_help_panel="Control a run")(status.status)
+app.command(rich_help_panel="Control a run")(quality.quality)
 for name, group in {"runs": runs.app, "alpha": alpha.app, "workers": workers.app}.items():
     app.add_typer(group, name=name, rich_help_panel="Control a run")
 for change in (workers.pause, workers.resume, command.command, audit.audit):

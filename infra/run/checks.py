@@ -21,6 +21,7 @@ def check_start(settings: Settings) -> None:
     settings.dispatch.check_parking()
     check_caches(settings)
     settings.memory.check_expiry(settings.dispatch.lookahead)
+    settings.quality.places(settings.event_schema)
     prune_terms(settings.rows, settings.memory, settings.stream.batch)
     policy = settings.dispatch.policy
     check_replicas(settings.rows, policy, has_hot_set=parse_spec(policy).needs.hot_share > 0)

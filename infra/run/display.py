@@ -174,6 +174,15 @@ def _curves(status: Status, width: int) -> RenderableType:
     return grid
 
 
+def _slices(status: Status) -> list[str]:
+    """For each sliced field, the lowest and the highest AUC of its frequent values."""
+    aucs: dict[str, list[float]] = {}
+    for found in status.over_time.run.slices if status.over_time.run is not None else ():
+        if found.auc is not None:
+            aucs.setdefault(found.field, []).append(found.auc)
+    return [f"AUC {ratio(min(each), 3)} to {ratio(max(each), 3)} by {field}" for field, each in aucs.items()]
+
+
 def _facts(status: Status, width: int) -> RenderableType:
     facts = [f"step {status.step:,}", f"generation {status.generation}", duration(status.seconds)]
     if status.policy and status.steps:
@@ -182,6 +191,7 @@ def _facts(status: Status, width: int) -> RenderableType:
         facts.append(_alpha(status))
     if reduced := _reduced(status.workers):
         facts.append(reduced)
+    facts += _slices(status)
     if status.decisions.deadline_misses:
         facts.append(f"{count(status.decisions.deadline_misses, 'decision')} too late")
     if status.events.skipped:

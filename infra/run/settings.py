@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from api.config import ApiConfig
-from dispatch.config import DispatchConfig, MemoryConfig
+from dispatch.config import DispatchConfig, MemoryConfig, QualityConfig
 from infra.base.config import NAME_PATTERN, Section
 from infra.base.errors import ConfigError
 from infra.base.faults import ALLOWED, FAULT, read_faults
@@ -105,6 +105,7 @@ class Settings(BaseSettings):
     dispatch: DispatchConfig = DispatchConfig()
     rows: RowConfig = RowConfig()
     memory: MemoryConfig = MemoryConfig()
+    quality: QualityConfig = QualityConfig()
     ps: PsConfig = PsConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     model: ModelConfig = ModelConfig()

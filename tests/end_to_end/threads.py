@@ -20,7 +20,7 @@ import zmq
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from dispatch.config import DispatchConfig, MemoryConfig
+from dispatch.config import DispatchConfig, MemoryConfig, QualityConfig
 from dispatch.dense import Reduce
 from dispatch.job import DenseJob, DispatchJob, Golden, Publishing
 from dispatch.journal.history import read_manifests
@@ -127,6 +127,7 @@ class Plan:
     feed: str = PRIVATE
     """where it hears of servers"""
     publishing: Publishing = field(default_factory=Publishing)
+    quality: QualityConfig = field(default_factory=QualityConfig)
     lag_bound: int | None = None
     """events that may wait before the newest are skipped to; None: never"""
 
@@ -319,6 +320,7 @@ def dispatch_job(plan: Plan, dispatcher: str) -> DispatchJob:
         storage=str((plan.golden or plan.folder) / "checkpoints"),
         checkpoints=plan.checkpoints,
         publishing=plan.publishing,
+        quality=plan.quality,
         dense=DenseJob(plan.dense_bytes, reduce=plan.reduce),
         agreement=plan.agreement,
         samples=plan.samples,

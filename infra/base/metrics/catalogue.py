@@ -58,6 +58,12 @@ METRICS = (
     _metric("logloss", "gauge", DISPATCHER, "Test-then-train logloss over the whole run."),
     _metric("auc", "gauge", DISPATCHER, "Test-then-train AUC over the whole run."),
     _metric("calibration", "gauge", DISPATCHER, "Predicted clicks per click, over the whole run; 1 is ideal."),
+    _metric("window_logloss", "gauge", DISPATCHER, "Logloss of the newest closed window of quality.window_samples."),
+    _metric("window_auc", "gauge", DISPATCHER, "AUC of the newest closed window."),
+    _metric("window_calibration", "gauge", DISPATCHER, "Predicted clicks per click of the newest closed window."),
+    _metric("slice_logloss", "gauge", DISPATCHER, "Logloss of a frequent value in that window.", "field", "key"),
+    _metric("slice_auc", "gauge", DISPATCHER, "AUC of a frequent value in that window.", "field", "key"),
+    _metric("slice_calibration", "gauge", DISPATCHER, "The same for predicted clicks per click.", "field", "key"),
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),

@@ -4,6 +4,7 @@ import zmq
 from prometheus_client import CollectorRegistry
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.over_time import QualityOverTime, QualityWindow, SliceQuality
 from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
 from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerStatus
@@ -77,3 +78,19 @@ def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -
         now[0] += 1.0
         assert publisher.is_due
         publisher.close()
+
+
+def test_the_newest_window_and_its_slices_are_gauges() -> None:
+    registry = CollectorRegistry()
+    found = SliceQuality(field="site", key="ff", samples=10, clicks=1, auc=0.6, mean_prediction=0.2, click_rate=0.1)
+    whole = SliceQuality(samples=10, clicks=0, logloss=0.5, mean_prediction=0.2, click_rate=0.0)
+    window = QualityWindow(first_step=1, last_step=2, samples_before=0, quality=whole, slices=(found,))
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        publisher.publish(msgspec.structs.replace(STATUS, over_time=QualityOverTime(windows=(window,))))
+        publisher.close()
+    named = {"field": "site", "key": "ff"}
+    values = [registry.get_sample_value(f"freshet_slice_{name}", named) for name in ("auc", "logloss", "calibration")]
+    assert values == [0.6, None, 2.0]
+    assert registry.get_sample_value("freshet_window_logloss") == 0.5
+    assert registry.get_sample_value("freshet_window_calibration") is None

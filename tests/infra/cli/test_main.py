@@ -39,6 +39,7 @@ COMMANDS = [
         "verify",
         "chaos",
         "status",
+        "quality",
         "audit",
         "dashboard",
     ),
