@@ -74,6 +74,10 @@ class StatusPublisher:
         meter.total("chunks_brought_back", status.chunks.brought_back)
         if status.over_time.windows:
             self._set_gauges_of_window(status.over_time.windows[-1])
+        meter.total("label_alarms", status.drift.label_alarms)
+        meter.total("field_alarms", status.drift.field_alarms)
+        for field, drift in status.drift.fields.items():
+            meter.gauge("field_drift_ratio", drift, field=field)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

@@ -64,6 +64,9 @@ METRICS = (
     _metric("slice_logloss", "gauge", DISPATCHER, "Logloss of a frequent value in that window.", "field", "key"),
     _metric("slice_auc", "gauge", DISPATCHER, "AUC of a frequent value in that window.", "field", "key"),
     _metric("slice_calibration", "gauge", DISPATCHER, "The same for predicted clicks per click.", "field", "key"),
+    _metric("field_drift_ratio", "gauge", DISPATCHER, "Distance of a field's values in two windows, 0 to 1.", "field"),
+    _metric("field_alarms_total", "counter", DISPATCHER, "Alarms because values of a field changed suddenly."),
+    _metric("label_alarms_total", "counter", DISPATCHER, "Alarms because the click rate changed."),
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),
