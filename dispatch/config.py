@@ -25,6 +25,15 @@ class QualityConfig(Section):
     window_samples: int = Field(16_384, ge=256, le=2**40)
     """Samples of a window of quality over time; windows become longer when there are more than 64."""
 
+    label_change: float = Field(0.25, ge=0.0, le=10.0, allow_inf_nan=False)
+    """Relative change of the click rate that raises an alarm: 0.25 is a rise from 4 to 5 %, or a fall from 4 to 3 %.
+    0: none does.
+    """
+    field_change: float = Field(0.3, ge=0.0, le=1.0)
+    """Jensen-Shannon distance between the values of a table in two neighbouring windows that raises an alarm, from 0
+    (equal) to 1 (nothing in common). 0: none does.
+    """
+
     def places(self, schema: Schema) -> dict[str, int]:
         """Where the keys of the sliced tables are in a sample; raises ConfigError if the schema has no such table."""
         single = [table.name for table in schema.tables if table.values == 1]

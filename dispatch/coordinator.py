@@ -436,8 +436,9 @@ class Coordinator:
         troubles = tuple(filter(None, (self.setbacks.stalled, self.checkpointing.trouble)))
         served = self.snapshots.status()
         training = self.training
-        counts = {"keys": training.keys, "chunks": training.chunks, "over_time": training.over_time.report()}
-        status = msgspec.structs.replace(known, served=served, troubles=troubles, **counts)
+        counts = {"keys": training.keys, "chunks": training.chunks}
+        measured = {"over_time": training.over_time.report(), "drift": training.drift.status}
+        status = msgspec.structs.replace(known, served=served, troubles=troubles, **counts, **measured)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,6 +33,7 @@ from dispatch.placement.rows.expiry import Expiry
 from dispatch.placement.rows.index import NO_ROWS, Index
 from dispatch.placement.rows.pruning import Pruner, PrunerState
 from dispatch.progress.accounts import Accounts
+from dispatch.progress.drift import Drift, DriftTerms
 from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.over_time import OverTime
@@ -71,6 +72,10 @@ class Training:
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at, job.schema.more_labels)
         self.over_time = OverTime(job.quality.places(job.schema), job.quality.slice_values, job.quality.window_samples)
         """Quality in windows and slices."""
+        quality = job.quality
+        terms_of_drift = DriftTerms(quality.label_change, quality.field_change, quality.window_samples)
+        self.drift = Drift(terms_of_drift, job.schema)
+        """Changes of the click rate and of fields."""
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
@@ -102,6 +107,8 @@ class Training:
         self._set_times.load(state.trained.sets)
         if state.trained.over_time is not None:
             self.over_time.load(state.trained.over_time)
+        if state.trained.drift is not None:
+            self.drift.load(state.trained.drift)
         if state.decided.decisions is not None:
             self.accounts.decisions.load(state.decided.decisions)
 
@@ -112,6 +119,7 @@ class Training:
             links=self.feedback.save(),
             sets=self._set_times.save(),
             over_time=self.over_time.save(),
+            drift=self.drift.save(),
         )
 
     @property
@@ -274,6 +282,7 @@ class Training:
         if done.samples is not None:
             self.newest.add(done.samples, logits_B)
             self.over_time.add(done.step, done.samples, logits_B)
+            self.drift.add(done.step, done.samples)
         if was_finite and quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]

@@ -64,7 +64,7 @@ class Numbered(NamedTuple):
     keys: int
 
 
-class LinearRows(NamedTuple):
+class LabelledRows(NamedTuple):
     """The rows in order, without their keys."""
 
     labels_B: F32
@@ -101,7 +101,7 @@ class CrossSearch:
         self._counts: dict[Tables, int] = {(name,): self._fitted[place].keys for name, place in self._places.items()}
         """Distinct keys of the tables and combinations numbered so far."""
         self._rate = RATE / (schema.singles + 1)
-        self.rows = LinearRows(labels_B, batch_ends(len(labels_B)), int(WARM_UP_SHARE * len(labels_B)))
+        self.rows = LabelledRows(labels_B, batch_ends(len(labels_B)), int(WARM_UP_SHARE * len(labels_B)))
         self.logits_B = predict(self._fitted, self.rows, self._rate)
         """The model's prediction of each row, made before the row was learnt."""
 
@@ -205,7 +205,7 @@ def batch_ends(rows: int) -> I64:
     return np.array(ends[1:], np.int64)
 
 
-def predict(columns: list[Numbered], rows: LinearRows, rate: float) -> F64:
+def predict(columns: list[Numbered], rows: LabelledRows, rate: float) -> F64:
     """Logits of a linear model of these columns, each row before its batch is learnt."""
     ids_BF = np.stack([column.ids_B for column in columns], axis=1)
     starts_F = np.cumsum([0, *(column.keys for column in columns)])
@@ -214,7 +214,7 @@ def predict(columns: list[Numbered], rows: LinearRows, rate: float) -> F64:
     return logits_B
 
 
-def predict_reference(columns: list[Numbered], rows: LinearRows, rate: float) -> F64:
+def predict_reference(columns: list[Numbered], rows: LabelledRows, rate: float) -> F64:
     """What ``predict`` must return, batch by batch in numpy."""
     starts_F = np.cumsum([0, *(column.keys for column in columns)])
     rows_BF = np.stack([column.ids_B for column in columns], axis=1) + starts_F[:-1]
@@ -239,7 +239,7 @@ def predict_reference(columns: list[Numbered], rows: LinearRows, rate: float) ->
     return np.concatenate(logits)
 
 
-def try_column(column: Numbered, logits_B: F64, rows: LinearRows, rate: float) -> float:
+def try_column(column: Numbered, logits_B: F64, rows: LabelledRows, rate: float) -> float:
     """By how much the logloss of later rows would be lower with a column on top of these logits."""
     return float(_try(column.ids_B, column.keys, logits_B, rows, rate)) / max(1, len(logits_B) - rows.first)
 
@@ -294,7 +294,7 @@ def _learn(ids_BF: I32, starts_F: I64, labels_B: F32, ends: I64, rate: float, lo
 
 
 @kernel
-def _try(ids_B: I32, keys: int, logits_B: F64, rows: LinearRows, rate: float) -> float:
+def _try(ids_B: I32, keys: int, logits_B: F64, rows: LabelledRows, rate: float) -> float:
     """Learns one column on top of the logits; returns the sum of what later rows gain."""
     weights = np.zeros(keys)
     squares = np.full(keys, START)

@@ -49,3 +49,29 @@ class QualityAnswer(Answer):
     """Closed windows, oldest first."""
     run: WindowReading | None
     """All samples so far; null: there are none."""
+
+
+class DriftAlarmReading(Answer):
+    """A change that was found."""
+
+    what: str
+    """label, or the table whose values changed."""
+    step: int
+    sample: int
+    """The sample of the run at which it was found."""
+    before: float
+    """Click rate before; for a table, the distance that raises an alarm."""
+    after: float
+    """Click rate since the change began; for a table, the distance of the window from the one before."""
+
+
+class DriftAnswer(Answer):
+    """How much the stream has changed."""
+
+    fields: dict[str, float]
+    """Jensen-Shannon distance of the newest window from the one before, by table."""
+    alarms: list[DriftAlarmReading]
+    """The latest ones, oldest first."""
+    label_alarms: int
+    """All alarms of the click rate so far."""
+    field_alarms: int

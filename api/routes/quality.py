@@ -1,10 +1,14 @@
-"""The quality of a run over time: in windows of samples, by slice, and its calibration."""
+"""The quality of a run over time, by slice and with its calibration; and how much the stream has changed."""
 
 import msgspec
 from fastapi import APIRouter, Response
 
-from api.models.quality import QualityAnswer
+from api.models.quality import DriftAnswer, QualityAnswer
 from api.routes.common import Followed
+from api.runs.followed import FollowedRun
+from dispatch.progress.drift import DriftStatus
+from dispatch.progress.over_time import QualityOverTime
+from dispatch.progress.status import Status
 from infra.web.errors import NotAvailable
 from infra.web.rules import needs
 
@@ -17,10 +21,23 @@ async def read_quality(run: Followed) -> Response:
 
     As the dispatcher published them last; 503 if it has published nothing since the API began to follow the run.
     """
-    status = run.live.status
-    if status is None:
+    return _encoded(_status_of(run).over_time)
+
+
+@router.get("/drift", summary="Changes of the stream", response_model=DriftAnswer, **needs("read"))
+async def read_drift(run: Followed) -> Response:
+    """Alarms of the click rate and of fields, and how much each field's values differ between the newest windows."""
+    return _encoded(_status_of(run).drift)
+
+
+def _status_of(run: FollowedRun) -> Status:
+    if run.live.status is None:
         raise NotAvailable(
             f"run {run.place.name!r} has published no status; expected a run that trains; read its newest checkpoint "
             "with 'freshet quality --run FOLDER'"
         )
-    return Response(msgspec.json.encode(status.over_time), media_type="application/json")
+    return run.live.status
+
+
+def _encoded(found: QualityOverTime | DriftStatus) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -27,6 +27,7 @@ from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.placement.rows.expiry import StepTime
 from dispatch.placement.rows.pruning import PrunerState
 from dispatch.progress.accounts import AccountsState
+from dispatch.progress.drift import DriftState
 from dispatch.progress.over_time import OverTimeState
 from dispatch.progress.times import DecisionTimesState
 from infra.base.errors import NotStored
@@ -91,6 +92,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps of each set of workers took."""
     over_time: OverTimeState | None = None
     """Quality in windows and slices; None in checkpoints of earlier releases."""
+    drift: DriftState | None = None
+    """Changes of the click rate and of fields; None in those, too."""
 
 
 class DispatcherState(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from dispatch.checkpoints.retention import parts_of, pinned_numbers
 from dispatch.checkpoints.state import Decided, load_index, read_state
+from dispatch.progress.drift import DriftStatus
 from dispatch.progress.over_time import OverTime, QualityOverTime
 from infra.base.storage import Storage
 from ps.checkpoints.files import verify
@@ -49,6 +50,13 @@ class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):
     """Messages, each naming a file; empty: it is whole."""
 
 
+class MeasuredQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """Quality over time, and how much the stream has changed."""
+
+    over_time: QualityOverTime = QualityOverTime()
+    drift: DriftStatus = DriftStatus()
+
+
 def find_checkpoints(storage: Storage) -> list[FoundCheckpoint]:
     """All checkpoints, ascending; those that are removed meanwhile are omitted."""
     pinned = pinned_numbers(storage)
@@ -63,15 +71,16 @@ def describe_checkpoint(storage: Storage, number: int) -> CheckpointContent:
     return CheckpointContent(checkpoint=checkpoint, decided=read_state(storage, manifest).decided)
 
 
-def read_quality(storage: Storage) -> QualityOverTime:
-    """Quality over time up to the newest checkpoint, with the slices of every window; empty if there is none."""
+def read_quality(storage: Storage) -> MeasuredQuality:
+    """What was measured up to the newest checkpoint, with the slices of every window; empty if there is none."""
     found = [checkpoint.manifest for checkpoint in find_checkpoints(storage) if checkpoint.manifest is not None]
-    state = read_state(storage, found[-1]).trained.over_time if found else None
-    if state is None:
-        return QualityOverTime()
-    restored = OverTime({}, len(state.slices), state.window_samples)
-    restored.load(state)
-    return restored.report(is_whole=True)
+    trained = read_state(storage, found[-1]).trained if found else None
+    if trained is None or trained.over_time is None:
+        return MeasuredQuality()
+    restored = OverTime({}, len(trained.over_time.slices), trained.over_time.window_samples)
+    restored.load(trained.over_time)
+    drift = DriftStatus() if trained.drift is None else trained.drift.status
+    return MeasuredQuality(over_time=restored.report(is_whole=True), drift=drift)
 
 
 def verify_checkpoints(storage: Storage, numbers: Iterable[int]) -> Iterator[CheckpointReport]:

@@ -79,6 +79,10 @@ class StatusPublisher:
             for name, figure in (*figures, ("calibration", found.quality.calibration)):
                 if figure is not None:
                     meter.gauge(f"label_{name}", figure, label=label)
+        meter.total("label_alarms", status.drift.label_alarms)
+        meter.total("field_alarms", status.drift.field_alarms)
+        for field, drift in status.drift.fields.items():
+            meter.gauge("field_drift_ratio", drift, field=field)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.drift import DriftStatus
 from dispatch.progress.over_time import QualityOverTime
 from dispatch.progress.prequential import Quality
 from dispatch.tally import NO_SECONDS, PhaseSeconds
@@ -248,6 +249,8 @@ class Status(Condition, frozen=True, kw_only=True):
     history: QualityHistory = QualityHistory()
     over_time: QualityOverTime = QualityOverTime()
     """Quality in windows, by slice, and the calibration curve."""
+    drift: DriftStatus = DriftStatus()
+    """Changes of the click rate and of fields."""
     since_mark: SinceMark | None = None
     """Figures since the mark, if one was requested and reached."""
     events: EventCounts = EventCounts()

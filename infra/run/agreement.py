@@ -114,6 +114,8 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "quality.slices",
         "quality.slice_values",
         "quality.window_samples",
+        "quality.label_change",
+        "quality.field_change",
         "checkpoints.seconds",
         "checkpoints.kept",
         "checkpoints.deltas",

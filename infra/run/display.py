@@ -193,6 +193,9 @@ def _facts(status: Status, width: int) -> RenderableType:
     if reduced := _reduced(status.workers):
         facts.append(reduced)
     facts += _slices(status)
+    if alarms := status.drift.alarms:
+        newest = alarms[-1]
+        facts.append(f"{newest.what} changed at sample {newest.sample:,}")
     if status.decisions.deadline_misses:
         facts.append(f"{count(status.decisions.deadline_misses, 'decision')} too late")
     if status.events.skipped:

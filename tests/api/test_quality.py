@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dispatch.progress.drift import DriftAlarm, DriftStatus
 from dispatch.progress.over_time import CurveBin, QualityOverTime, QualityWindow, SliceQuality
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, until
@@ -22,8 +23,16 @@ def test_windows_slices_and_curve_are_read_over_rest(api: Served, dispatcher: Pr
     dispatcher.status = msgspec.structs.replace(dispatcher.status, over_time=found)
     until(lambda: api.get("/v1/runs/r/quality").json["windows"])
     answer = api.get("/v1/runs/r/quality").json
-    assert answer == msgspec.to_builtins(found)
+    assert answer == msgspec.json.decode(msgspec.json.encode(found))
     assert answer["run"]["slices"][0]["auc"] is None
+
+
+def test_changes_of_the_stream_are_read_over_rest(api: Served, dispatcher: PretendDispatcher) -> None:
+    alarm = DriftAlarm(what="label", step=9, sample=900, before=0.1, after=0.2)
+    found = DriftStatus(fields={"site": 0.4}, alarms=(alarm,), label_alarms=1)
+    dispatcher.status = msgspec.structs.replace(dispatcher.status, drift=found)
+    until(lambda: api.get("/v1/runs/r/drift").json["alarms"])
+    assert api.get("/v1/runs/r/drift").json == msgspec.json.decode(msgspec.json.encode(found))
 
 
 def test_a_run_that_is_not_there_has_no_quality(api: Served) -> None:

@@ -54,9 +54,11 @@ def test_crashes_change_no_figure_and_the_folder_shows_them(
 ) -> None:
     often = CheckpointConfig(seconds=0.02, kept=1000)
     plan = Plan(write_topic(EVENTS), batch=BATCH, rows=RowConfig(dim=4), checkpoints=often, quality=SLICED)
-    found = train_struck(plan, Strike("backward", 4), Strike("journalled", 9)).status.over_time
-    replayed = train(golden(plan)).status.over_time
-    assert found == replayed
+    struck = train_struck(plan, Strike("backward", 4), Strike("journalled", 9)).status
+    replayed = train(golden(plan)).status
+    found = struck.over_time
+    assert (found, struck.drift) == (replayed.over_time, replayed.drift)
+    assert struck.drift.fields.keys() == {table.name for table in plan.schema.tables}
     store_settings(load_settings(None, [f"stream.folder={plan.folder / 'log'}"], run="test", folder=plan.folder))
     shown = invoke("quality", "--run", plan.folder, "--csv", tmp_path / "quality.csv")
     assert "1,000 samples" in shown.stdout, shown.stderr

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from ingest.cross_search import (
     CrossSearch,
-    LinearRows,
+    LabelledRows,
     Numbered,
     batch_ends,
     predict,
@@ -82,7 +82,7 @@ def test_the_model_learns_as_its_reference_does() -> None:
     draw = np.random.default_rng(9)
     ids_BE = draw_values(draw)[:500].astype(np.int32)
     columns = [Numbered(ids_B, 40) for ids_B in ids_BE.T]
-    rows = LinearRows(draw.integers(0, 2, 500).astype(np.float32), batch_ends(500), first=100)
+    rows = LabelledRows(draw.integers(0, 2, 500).astype(np.float32), batch_ends(500), first=100)
     np.testing.assert_allclose(predict(columns, rows, 0.2), predict_reference(columns, rows, 0.2), rtol=1e-9)
 
 

@@ -68,6 +68,9 @@ METRICS = (
     _metric("label_logloss", "gauge", DISPATCHER, "The same for each label after the main one.", "label"),
     _metric("label_auc", "gauge", DISPATCHER, "AUC for each label after the main one.", "label"),
     _metric("label_calibration", "gauge", DISPATCHER, "Calibration for each label after the main one.", "label"),
+    _metric("field_drift_ratio", "gauge", DISPATCHER, "Distance of a field's values in two windows, 0 to 1.", "field"),
+    _metric("field_alarms_total", "counter", DISPATCHER, "Alarms because values of a field changed suddenly."),
+    _metric("label_alarms_total", "counter", DISPATCHER, "Alarms because the click rate changed."),
     _metric("not_finite_total", "counter", DISPATCHER, "Predictions that were not finite."),
     # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric("decide_seconds", "histogram", DISPATCHER, "Time to decide which worker trains which sample."),

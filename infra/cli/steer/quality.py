@@ -20,6 +20,8 @@ from infra.run.folder import checkpoint_place
 from infra.run.settings import read_stored
 
 if TYPE_CHECKING:
+    from dispatch.checkpoints.survey import MeasuredQuality
+    from dispatch.progress.drift import DriftStatus
     from dispatch.progress.over_time import QualityOverTime, QualityWindow, SliceQuality
 
 WIDTH = 120
@@ -45,7 +47,7 @@ def quality(
     *,
     where: ApiOptions,
 ) -> None:
-    """Show AUC, logloss and calibration of a run: over time, by slice (quality.slices), and as a curve.
+    """Show AUC, logloss and calibration of a run: over time, by slice (quality.slices), as a curve; and alarms.
 
     A run on this machine is read from its newest checkpoint, during the run or afterwards, with the slices of every
     window and the names of their values. With --api or a token it is asked over REST, up to now: slices are then those
@@ -63,18 +65,20 @@ def quality(
     elif not is_stdout:
         print_quality(found, name_of, Console(width=None if Console().is_terminal else WIDTH))
     if csv_file is not None:
-        text = as_csv(found, name_of)
+        text = as_csv(found.over_time, name_of)
         typer.echo(text, nl=False) if is_stdout else write_whole(csv_file, text)
 
 
-def _read_folder(folder: Path) -> "tuple[QualityOverTime, NameOf]":
+def _read_folder(folder: Path) -> "tuple[MeasuredQuality, NameOf]":
     from dispatch.checkpoints.survey import read_quality
     from infra.base.storage import Storage
     from ingest.names import find_names, newest_payloads
 
     settings = read_stored(folder)
     found = read_quality(Storage.at(checkpoint_place(folder, settings.checkpoints.url)))
-    keys = {int(each.key, 16) for window in _all_windows(found) for each in window.slices if _is_key(each.key)}
+    keys = {
+        int(each.key, 16) for window in _all_windows(found.over_time) for each in window.slices if _is_key(each.key)
+    }
     if not keys:
         return found, lambda _, key: key
     events = newest_payloads(settings.stream, settings.kafka, EVENTS_FOR_NAMES)
@@ -87,11 +91,12 @@ def _read_folder(folder: Path) -> "tuple[QualityOverTime, NameOf]":
     return found, name_of
 
 
-def _read_api(where: ApiOptions) -> "tuple[QualityOverTime, NameOf]":
-    from dispatch.progress.over_time import QualityOverTime
+def _read_api(where: ApiOptions) -> "tuple[MeasuredQuality, NameOf]":
+    from dispatch.checkpoints.survey import MeasuredQuality
 
     with where.connect() as api:
-        return msgspec.convert(api.client.get(api.of_run("/quality")), QualityOverTime), lambda _, key: key
+        read = {"over_time": api.client.get(api.of_run("/quality")), "drift": api.client.get(api.of_run("/drift"))}
+    return msgspec.convert(read, MeasuredQuality), lambda _, key: key
 
 
 def _is_key(key: str) -> bool:
@@ -104,8 +109,9 @@ def _all_windows(found: "QualityOverTime") -> "tuple[QualityWindow, ...]":
 
 
 # ── printed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def print_quality(found: "QualityOverTime", name_of: NameOf, console: Console) -> None:
-    """Prints lines over the windows, a table of the run's slices, and the calibration curve."""
+def print_quality(measured: "MeasuredQuality", name_of: NameOf, console: Console) -> None:
+    """Prints lines over the windows, a table of the run's slices, the calibration curve, and alarms."""
+    found = measured.over_time
     if found.run is None:
         console.print("no sample has been predicted yet, or no checkpoint has been taken since")
         return
@@ -116,6 +122,17 @@ def print_quality(found: "QualityOverTime", name_of: NameOf, console: Console) -
         console.print(_lines(found.windows))
     console.print(_slice_table([run.quality, *run.slices], name_of))
     console.print(_curve_table(run))
+    for line in _alarms(measured.drift):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def _alarms(drift: "DriftStatus") -> Iterator[str]:
+    for alarm in drift.alarms:
+        at = f"step {alarm.step:,}, sample {alarm.sample:,}"
+        if alarm.what == "label":
+            yield f"{at}: the click rate changed from {alarm.before:.4f} to {alarm.after:.4f}"
+        else:
+            yield f"{at}: values of {alarm.what} differ from the window before by {alarm.after:.2f}"
 
 
 def _lines(windows: "Sequence[QualityWindow]") -> Table:

@@ -4,6 +4,7 @@ import zmq
 from prometheus_client import CollectorRegistry
 
 from dispatch.placement.traffic import WorkerTraffic
+from dispatch.progress.drift import DriftStatus
 from dispatch.progress.over_time import QualityOverTime, QualityWindow, SliceQuality
 from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
@@ -94,3 +95,15 @@ def test_the_newest_window_and_its_slices_are_gauges() -> None:
     assert values == [0.6, None, 2.0]
     assert registry.get_sample_value("freshet_window_logloss") == 0.5
     assert registry.get_sample_value("freshet_window_calibration") is None
+
+
+def test_changes_of_the_stream_are_gauges_and_counters() -> None:
+    registry = CollectorRegistry()
+    drift = DriftStatus(fields={"site": 0.4}, label_alarms=2, field_alarms=1)
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        publisher.publish(msgspec.structs.replace(STATUS, drift=drift))
+        publisher.close()
+    assert registry.get_sample_value("freshet_field_drift_ratio", {"field": "site"}) == 0.4
+    assert registry.get_sample_value("freshet_label_alarms_total") == 2
+    assert registry.get_sample_value("freshet_field_alarms_total") == 1
