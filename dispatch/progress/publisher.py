@@ -72,10 +72,12 @@ class StatusPublisher:
         meter.total("chunks_pruned", status.chunks.pruned)
         meter.total("chunks_brought_back", status.chunks.brought_back)
         for label, found in status.labels.items():
-            figures = ("logloss", found.quality.logloss), ("auc", found.quality.auc)
-            for name, figure in (*figures, ("calibration", found.quality.calibration)):
-                if figure is not None:
-                    meter.gauge(f"label_{name}", figure, label=label)
+            if found.quality.logloss is not None:
+                meter.gauge("label_logloss", found.quality.logloss, label=label)
+            if found.quality.auc is not None:
+                meter.gauge("label_auc", found.quality.auc, label=label)
+            if found.quality.calibration is not None:
+                meter.gauge("label_calibration", found.quality.calibration, label=label)
         for field, share in status.fields.present.items():
             meter.gauge("field_present_ratio", share, field=field)
         for worker in status.workers:
