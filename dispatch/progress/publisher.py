@@ -75,10 +75,12 @@ class StatusPublisher:
         if status.over_time.windows:
             self._set_gauges_of_window(status.over_time.windows[-1])
         for label, found in status.labels.items():
-            figures = ("logloss", found.quality.logloss), ("auc", found.quality.auc)
-            for name, figure in (*figures, ("calibration", found.quality.calibration)):
-                if figure is not None:
-                    meter.gauge(f"label_{name}", figure, label=label)
+            if found.quality.logloss is not None:
+                meter.gauge("label_logloss", found.quality.logloss, label=label)
+            if found.quality.auc is not None:
+                meter.gauge("label_auc", found.quality.auc, label=label)
+            if found.quality.calibration is not None:
+                meter.gauge("label_calibration", found.quality.calibration, label=label)
         meter.total("label_alarms", status.drift.label_alarms)
         meter.total("field_alarms", status.drift.field_alarms)
         for field, drift in status.drift.fields.items():

@@ -4,6 +4,7 @@ import copy
 import shlex
 import sys
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -102,7 +103,8 @@ def demo(
     settings = interrupted or settings
     check_start(settings)
     produce = ["--seed-from-settings", *(["--rate", str(rate)] if rate else [])]
-    produce += ["--limit", str(samples)] if samples is not None else []
+    share = settings.event_schema.keep_negatives  # fewer samples than events
+    produce += ["--limit", str(ceil(samples / share))] if samples is not None else []
     settings, port = with_brokers(settings, is_asked=kafka and interrupted is None)
     extras = Extras(produce=tuple(produce), serve=serves, samples=samples, broker_port=port)
     again = ["demo", *(["--rate", f"{rate:g}"] if rate != DEMO_RATE else []), *([] if serves else ["--no-serve"])]
