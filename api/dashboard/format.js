@@ -35,11 +35,12 @@ export function bytes(value, per = "") {
 
 export function milliseconds(value) {
   if (!isNumber(value)) return "–";
-  return value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value.toFixed(value < 10 ? 1 : 0)} ms`;
+  return value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value.toFixed(value !== 0 && value < 10 ? 1 : 0)} ms`;
 }
 
 export function seconds(value) {
   if (!isNumber(value)) return "–";
+  if (value === 0) return "0 s";
   if (value < 1) return milliseconds(1000 * value);
   if (value < 90) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
   if (value < 5400) return `${Math.round(value / 60)} min`;
