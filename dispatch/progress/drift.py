@@ -175,15 +175,18 @@ class Drift:
         tolerance = self._terms.label_change / 2 * min(rate, 1.0 - rate)
         threshold = CHANCE * rate * (1.0 - rate) / (2.0 * tolerance)
         excess_B = labels_B - means_B
-        for excursion, sign in ((self._rise, 1.0), (self._fall, -1.0)):
-            heights_B = heights(excursion.sum, sign * excess_B - tolerance)
-            is_alarm_B = (heights_B > threshold) & (counts_B >= FEWEST_SAMPLES)
-            if is_alarm_B.any():
-                added = int(is_alarm_B.argmax()) + 1
-                self._alarm_of_labels(step, before + added, extended(excursion, heights_B[:added], labels_B[:added]))
-                return added
-        self._rise = extended(self._rise, heights(self._rise.sum, excess_B - tolerance), labels_B)
-        self._fall = extended(self._fall, heights(self._fall.sum, -excess_B - tolerance), labels_B)
+        rises_B = heights(self._rise.sum, excess_B - tolerance)
+        falls_B = heights(self._fall.sum, -excess_B - tolerance)
+        for excursion, heights_B in ((self._rise, rises_B), (self._fall, falls_B)):
+            if heights_B.max() > threshold:
+                is_alarm_B = (heights_B > threshold) & (counts_B >= FEWEST_SAMPLES)
+                if is_alarm_B.any():
+                    added = int(is_alarm_B.argmax()) + 1
+                    changed = extended(excursion, heights_B[:added], labels_B[:added])
+                    self._alarm_of_labels(step, before + added, changed)
+                    return added
+        self._rise = extended(self._rise, rises_B, labels_B)
+        self._fall = extended(self._fall, falls_B, labels_B)
         self._samples += len(labels_B)
         self._clicks += float(labels_B.sum())
         return len(labels_B)
