@@ -36,7 +36,7 @@ $(STAMP): FORCE
 endif
 endif
 
-$(STAMP): pyproject.toml constraints.txt infra/deploy/setup.sh
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt infra/deploy/setup.sh
 	@PYTHON="$(PYTHON)" FRESHET_TORCH="$(FRESHET_TORCH)" STAMP="$(STAMP)" sh infra/deploy/setup.sh
 
 # Job control (set -m) gives the demo the terminal: Ctrl-C reaches it alone, it drains, and make sees it exit 0.

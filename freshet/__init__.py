@@ -1,19 +1,52 @@
-"""What programs import: names here are stable, everything else of the code base may change.
+"""Freshet for Python programs: ``import freshet``.
 
-Names are loaded when they are first used, so that ``import freshet`` takes no time and needs no torch.
+    with freshet.Client("http://127.0.0.1:8100", token) as client:
+        client.predict([{"user": "u17", "item": 42}]).probabilities
+
+    learner = freshet.Learner("schema.toml")
+    learner.learn_one({"user": "u17", "item": 42}, label=1)
+
+Names here are stable; everything else of the code base may change. Those of the client are re-exported from
+``freshet_client``, which is a distribution of its own (``freshet-client``) for programs on machines without Freshet.
+Names are loaded when they are first used: the client needs no torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from freshet.learner import Learner
+    from freshet_client import *  # noqa: F403
 
-__all__ = ["Learner"]
+    from freshet.learner import Learner as Learner
+
+LEARNER = "Learner"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Learner":
+    if name == LEARNER:
         from freshet.learner import Learner
 
         return Learner
-    raise AttributeError(f"module 'freshet' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module 'freshet' has no attribute {name!r}")
+    if name == "__all__":
+        return __dir__()
+    if name in _client().__all__:
+        return getattr(_client(), name)
+    raise AttributeError(f"module 'freshet' has no attribute {name!r}; it has {', '.join(__dir__())}")
+
+
+def __dir__() -> list[str]:
+    return [*_client().__all__, LEARNER]
+
+
+def _client() -> Any:
+    try:
+        import freshet_client
+    except ModuleNotFoundError as error:
+        if error.name != "freshet_client":
+            raise
+        raise ImportError(
+            "this name of freshet needs the client, which is not installed; expected freshet-client beside freshet; "
+            "install it ('make setup' does), as in: pip install ./client"
+        ) from error
+    return freshet_client

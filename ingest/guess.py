@@ -28,7 +28,7 @@ from ingest.producing.tables import (
     read_rows,
     time_of,
 )
-from ingest.schema import FileColumns, Limits, Schema, parse_schema
+from ingest.schema import FileColumns, Limits, parse_schema
 from ingest.survey import Column, FieldFindings
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "is_clicked", "target", "converted", "conversion", "y")
@@ -41,6 +41,8 @@ ID_NAME = re.compile(
     re.IGNORECASE,
 )
 """Ends of names whose whole numbers are ids and not amounts."""
+BAD_NAME = re.compile(r'["\\\x00-\x1f]')
+"""Characters that no field of a schema can have in its name."""
 FEW_VALUES = 30
 """Whole numbers with at most this many different values are categories, not amounts."""
 UNIQUE_SHARE = 0.95
@@ -50,7 +52,9 @@ UNIQUE_EVENTS = 200
 MOST_VALUES = 32
 """Most values of a list that are kept."""
 WIDE_RANGE = 10.0
-"""A number that goes higher is used as its logarithm, and as a key of its bucket."""
+"""A number that goes higher, or as far below 0, is used as its logarithm, and as a key of its bucket."""
+LARGEST_NUMBER = 1e15
+"""Larger numbers are ids: no amount has that many digits."""
 LARGEST_SECONDS = {"s": 1e11, "ms": 1e14}
 """Times above are in a smaller unit: 1e11 seconds are in the year 5138."""
 
@@ -72,6 +76,8 @@ class SeenField:
     has_objects: bool = False
 
     def add(self, value: Any) -> None:
+        if value == []:
+            self.longest_list = max(self.longest_list, 1)  # only a field of lists may hold an empty one
         if value is None or value == []:
             return
         self.column.add(value)
@@ -123,12 +129,23 @@ class FieldGuess:
         return self.found.name
 
     @property
-    def is_required(self) -> bool:
-        return self.found.share == 1.0 and self.use != "left out"
+    def is_always_there(self) -> bool:
+        return self.found.share == 1.0
 
     @property
     def is_wide(self) -> bool:
-        return self.use == "number" and self.lowest >= 0 and self.highest > WIDE_RANGE
+        return self.use == "number" and max(-self.lowest, self.highest) > WIDE_RANGE
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether it is a key of its size, too; below 0 every whole number is a bucket of its own."""
+        return self.is_wide and self.lowest >= -WIDE_RANGE
+
+    @property
+    def transform(self) -> str:
+        if not self.is_wide:
+            return "identity"
+        return "log1p" if self.lowest >= 0 else "signed_log1p"
 
 
 @dataclass(frozen=True)
@@ -151,13 +168,15 @@ class SchemaGuess:
     """Events with label 0 or 1."""
     unlabelled: int
 
+    def is_required(self, guess: FieldGuess) -> bool:
+        """Whether events without this field are rejected: an event about nobody is broken; others are trained without
+        a value.
+        """
+        return guess.name == self.partition_by and guess.is_always_there
+
     @property
     def toml(self) -> str:
         return "\n".join(_lines_of(self)) + "\n"
-
-    @property
-    def schema(self) -> Schema:
-        return parse_schema(self.toml, self.name)
 
 
 def guess_schema(path: Path, label: str | None, time: str | None, limit: int) -> SchemaGuess:
@@ -171,7 +190,9 @@ def guess_schema(path: Path, label: str | None, time: str | None, limit: int) ->
     if not rows:
         raise InputError(f"{path} holds no events; expected at least one line or row; give another file")
     columns = _columns(path, rows, label, time)
-    return _guess(path, [_event(row, at, columns) for at, row in enumerate(rows)], columns)
+    guess = _guess(path, [_event(row, at, columns) for at, row in enumerate(rows)], columns)
+    parse_schema(guess.toml, f"guessed from {path}")  # a schema that is written can be read
+    return guess
 
 
 def _rows(path: Path) -> Iterator[Row | bytes]:
@@ -304,6 +325,8 @@ def _clicks(path: Path, labels: list[Any], columns: FileColumns | None) -> tuple
 def guess_field(name: str, seen: SeenField, events: int) -> FieldGuess:
     """How a field should be used."""
     found = seen.column.findings(name, events)
+    if not name or BAD_NAME.search(name):
+        return FieldGuess(found, "left out", "has no name, or one with a quote, a backslash or a control character")
     if seen.has_objects:
         return FieldGuess(found, "left out", "holds objects; write their values as fields of their own")
     if found.distinct <= 1 and found.share == 1.0:
@@ -322,12 +345,13 @@ def guess_field(name: str, seen: SeenField, events: int) -> FieldGuess:
 
 
 def _is_category(name: str, seen: SeenField, found: FieldFindings) -> bool:
-    return seen.is_whole and (found.distinct <= FEW_VALUES or ID_NAME.search(name) is not None)
+    is_huge = max(abs(seen.lowest), abs(seen.highest)) > LARGEST_NUMBER
+    return is_huge or (seen.is_whole and (found.distinct <= FEW_VALUES or ID_NAME.search(name) is not None))
 
 
 def _with_a_key(guesses: tuple[FieldGuess, ...]) -> tuple[FieldGuess, ...]:
     """The guesses; one field at least must be a key, so numbers alone get one as a key, too."""
-    has_key = any(guess.use in ("key", "list") or guess.is_wide for guess in guesses)
+    has_key = any(guess.use in ("key", "list") or guess.has_buckets for guess in guesses)
     if has_key:
         return guesses
     first = next(guess for guess in guesses if guess.use == "number")
@@ -377,7 +401,7 @@ def _lines_of(guess: SchemaGuess) -> Iterator[str]:
         yield from _file_lines(guess.columns)
     for each in guess.fields:
         yield ""
-        yield from _field_lines(each, {other.name for other in guess.fields})
+        yield from _field_lines(each, {other.name for other in guess.fields}, guess.is_required(each))
     yield ""
     yield "# Sizes above which an event is rejected."
     yield "[limits]"
@@ -397,7 +421,7 @@ def _file_lines(columns: FileColumns) -> Iterator[str]:
         yield '# No time was found, so rows count as a second apart; name the column as: time = "…"'
 
 
-def _field_lines(guess: FieldGuess, names: set[str]) -> Iterator[str]:
+def _field_lines(guess: FieldGuess, names: set[str], is_required: bool) -> Iterator[str]:
     present = "" if guess.found.share == 1.0 else f"; {guess.found.share:.1%} of the events have it"
     yield f"# {_comment(guess.name)}: {_comment(guess.why)}{present}"
     if guess.use == "left out":
@@ -410,18 +434,18 @@ def _field_lines(guess: FieldGuess, names: set[str]) -> Iterator[str]:
         if guess.use == "list":
             yield f"values = {guess.values}"
             yield "truncate = true  # a longer list keeps its first values; without, its event is rejected"
-        yield from _required(guess)
+        yield from _required(guess, is_required)
 
 
 def _number_lines(guess: FieldGuess, names: set[str]) -> Iterator[str]:
     yield "[[dense_fields]]"
     yield f"name = {_text(guess.name)}"
-    yield f'transform = "{"log1p" if guess.is_wide else "identity"}"'
+    yield f'transform = "{guess.transform}"'
     yield f"min = {_round(guess.lowest, down=True)}  # an event with a smaller number is rejected"
     yield f"max = {_round(guess.highest, down=False)}"
     yield from _coerced(guess)
-    yield from _required(guess)
-    if guess.is_wide:
+    yield from _required(guess, is_required=False)
+    if guess.has_buckets:
         bucket = f"{guess.name}_bucket"
         while bucket in names:
             bucket += "_"
@@ -439,9 +463,11 @@ def _coerced(guess: FieldGuess) -> Iterator[str]:
         yield 'coerce = true  # "12.5" is 12.5, and "" is no value'
 
 
-def _required(guess: FieldGuess) -> Iterator[str]:
-    if guess.is_required:
+def _required(guess: FieldGuess, is_required: bool) -> Iterator[str]:
+    if is_required:
         yield "required = true  # every event has it; one without is rejected"
+    elif guess.is_always_there:
+        yield "# required = true  # every event has it; remove the first # to reject one without"
 
 
 def _round(bound: float, down: bool) -> str:

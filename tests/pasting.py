@@ -8,8 +8,8 @@ A mark before a block of commands, invisible to readers, says what to do with it
     <!-- Ctrl-C -->                  output of the command started last when it is interrupted
     <!-- not run: REASON -->         it cannot be run here
 
-In a block with prompts (``$ ``) all other lines are the output of the command above them; ``…`` stands for omitted
-output. Numbers, times and names may differ.
+A block of Python is run as a program. In a block with prompts (``$ ``) all other lines are the output of the command
+above them; ``…`` stands for omitted output. Numbers, times and names may differ.
 
 Checkpoint 7 stands for one of the reader's, and is replaced by the newest; ports are replaced by free ones.
 """
@@ -42,6 +42,7 @@ class DocumentBlock:
     mark: str
     """The mark before the block; empty: none."""
     text: str
+    language: str = ""
 
     def argument(self, kind: str) -> str | None:
         """The text after a kind of mark; None if the mark is of another kind."""
@@ -69,7 +70,9 @@ class DocumentBlock:
 def blocks_of(document: str) -> list[DocumentBlock]:
     """All blocks of commands of a document, and blocks of output that have a mark."""
     found = BLOCK.findall((ROOT / document).read_text())
-    return [DocumentBlock(mark, text) for mark, language, text in found if mark or is_commands(language, text)]
+    return [
+        DocumentBlock(mark, text, language) for mark, language, text in found if mark or is_commands(language, text)
+    ]
 
 
 def is_commands(language: str, text: str) -> bool:
@@ -176,6 +179,8 @@ class DocumentReader:
             elif block.mark == "Ctrl-C":
                 self.running[-1].end(interrupts=True)
                 assert missing_from(self.running[-1].printed, block.text) == [], self.running[-1].printed
+            elif block.mark == "run" and block.language == "python":
+                self._run(f"python - <<'END'\n{block.text}END")
             elif block.mark == "run":
                 for command, shown in block.commands():
                     check_output(command, self._run(command), shown)

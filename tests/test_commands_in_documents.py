@@ -23,7 +23,15 @@ LINES = 3000
 SCHEMA = "".join(f'[[tables]]\nname = "{name}"\n' for name in ("user", "item", "hour"))
 STORIES = (
     ("README.md",),
-    ("docs/tutorial.md", "docs/operations.md", "docs/serving.md", "docs/dashboard.md", "docs/api.md", "docs/export.md"),
+    (
+        "docs/tutorial.md",
+        "docs/operations.md",
+        "docs/serving.md",
+        "docs/client.md",
+        "docs/dashboard.md",
+        "docs/api.md",
+        "docs/export.md",
+    ),
     ("docs/labels.md",),
     ("docs/kafka.md",),
     ("docs/schemas.md", "docs/policies.md"),

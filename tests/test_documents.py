@@ -125,7 +125,7 @@ def test_a_wrong_command_would_be_found(arguments: str, wrong: list[str]) -> Non
 
 def test_the_readme_shows_what_a_newcomer_needs() -> None:
     shown = {" ".join(arguments[:1]) for arguments in commands("README.md")}
-    assert shown >= {"up", "produce", "demo", "dead-letters", "bench"}
+    assert shown >= {"init", "check", "train", "predict", "up", "produce", "demo", "dead-letters", "bench"}
     assert sum(len(list(commands(document))) for document in DOCUMENTS) > 50
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.processes import ROOT
 
-PACKAGES = ("freshet", "ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
+PACKAGES = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks", "freshet")
 IGNORED = ("__pycache__",)
 
 

@@ -63,5 +63,5 @@ find_uv
 choose_constraints
 make_environment
 echo "set-up: installing Freshet into .venv (the first time fetches a few GB where torch comes with CUDA)" >&2
-"$uv" pip install --quiet --python .venv/bin/python --compile-bytecode -c "$constraints" -e ".[dev]" ${torch:+"$torch"}
+"$uv" pip install --quiet --python .venv/bin/python --compile-bytecode -c "$constraints" -e ".[dev]" -e ./client ${torch:+"$torch"}
 printf '%s' "$torch" >"$stamp"

@@ -51,7 +51,6 @@ def init(
     from ingest.guess import guess_schema
 
     guess = guess_schema(file, label, time, limit)
-    assert guess.schema, "what is guessed can be read"
     write_whole(output, guess.toml)
     console = Console(width=None if Console().is_terminal else WIDTH)
     show_guess(guess, console)
@@ -70,7 +69,7 @@ def show_guess(guess: "SchemaGuess", console: Console) -> None:
         table.add_column(name, no_wrap=True)
     table.add_column("because", overflow="fold")
     for each in guess.fields:
-        required = "yes" if each.is_required else ""
+        required = "yes" if guess.is_required(each) else ""
         table.add_row(Text(each.name), _use(each), required, Text(each.why), style="dim" if _is_out(each) else "")
     console.print(table)
 
@@ -95,7 +94,7 @@ def _facts(guess: "SchemaGuess") -> list[str]:
 def _use(guess: "FieldGuess") -> str:
     if guess.use == "list":
         return f"list of {guess.values}"
-    return "number and key" if guess.is_wide else guess.use
+    return "number and key" if guess.has_buckets else guess.use
 
 
 def _is_out(guess: "FieldGuess") -> bool:

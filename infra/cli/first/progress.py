@@ -25,7 +25,6 @@ class FileProgress(Display):
         self._good = good
         self._rejected = rejected
         self._on_trained = on_trained
-        self._awaited = ""
         self._line_at = time.monotonic()
         can_redraw = console.is_terminal and not console.is_dumb_terminal
         self._bar = _bar(console) if can_redraw else None

@@ -95,18 +95,29 @@ class ServerScorer:
         problems = [""] * len(events)
         samples = {row: sample for row, event in enumerate(events) if (sample := _sample(event, row, problems))}
         probabilities_B = np.full(len(events), np.nan)
-        while samples:
-            rows = list(samples)
-            try:
-                answer = self._client.ask(PREDICT, list(samples.values()))
-            except ApiRefused as refused:
-                for place, reason in _reasons(refused).items():
-                    problems[rows[place]] = reason
-                    del samples[rows[place]]
-                continue
-            probabilities_B[rows] = answer["probabilities"]
-            break
+        self._ask(samples, probabilities_B, problems)
         return Scored(probabilities_B, labels_of(events), problems)
+
+    def _ask(self, samples: dict[int, Any], probabilities_B: NDArray[np.float64], problems: list[str]) -> None:
+        """Requests predictions of samples by row, in parts if they are too large together."""
+        rows = list(samples)
+        if not rows:
+            return
+        try:
+            probabilities_B[rows] = self._client.ask(PREDICT, list(samples.values()))["probabilities"]
+        except ApiRefused as refused:
+            if refused.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                if len(rows) == 1:
+                    problems[rows[0]] = str(refused)
+                    return
+                for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                    self._ask({row: samples[row] for row in part}, probabilities_B, problems)
+                return
+            reasons = _reasons(refused)
+            for place, reason in reasons.items():
+                problems[rows[place]] = reason
+            fitting = {row: samples[row] for place, row in enumerate(rows) if place not in reasons}
+            self._ask(fitting, probabilities_B, problems)
 
 
 def _manifest(storage: Storage, number: int | None) -> CheckpointManifest:

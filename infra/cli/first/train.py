@@ -136,8 +136,8 @@ def train_file(
         configure_logging("supervisor", settings.run, path=settings.folder / "supervisor.log")
         daemons.log_settings(settings)
         console.print(Text(f"run folder {settings.folder} (logs, journal, settings)"), soft_wrap=True)
-        if is_new:  # what an interrupted command may have written
-            shutil.rmtree(settings.folder / "log", ignore_errors=True)
+        if is_new:
+            remove_unfinished(settings)
         before = read_history(settings.folder / JOURNAL).samples
         with console.status("reading events") as reading:
             filled = fill_topic(
@@ -150,6 +150,13 @@ def train_file(
         display = FileProgress(console, before, filled.good, filled.rejected, lambda: stop.request(TRAINED))
         extras = Extras(api=False, mark_at=None if before else max(1, filled.good // 2))
         return filled, before, run_cluster(settings, extras, stop, display)
+
+
+def remove_unfinished(settings: "Settings") -> None:
+    """Removes what a command that was interrupted while it read its file has written; the run has not begun."""
+    topic = settings.folder / "log" / settings.stream.topic
+    if any(topic.glob("*/mark")):  # a topic of ours, and nothing else
+        shutil.rmtree(topic)
 
 
 # ── what it prints ────────────────────────────────────────────────────────────────────────────────────────────────────

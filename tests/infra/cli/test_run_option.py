@@ -30,7 +30,7 @@ OTHERS = {
     "snapshots export": {"into"},
 }
 """what is given a folder, or several runs, and names no run"""
-WITHOUT_A_RUN = {"settings", "check", "keys", "agent", "topics create", "topics list"}
+WITHOUT_A_RUN = {"settings", "check", "init", "keys", "agent", "topics create", "topics list"}
 """commands that are about no run"""
 
 

@@ -21,7 +21,7 @@ def test_the_schema_of_a_file_passes_its_check(name: str, tmp_path: Path, invoke
     schema = load_schema(str(tmp_path / "schema.toml"))
     assert [table.name for table in schema.tables] == ["user", "item", "price_bucket"]
     assert [dense.name for dense in schema.dense_fields] == ["price", "score"]
-    assert (schema.partition_by, schema.required) == ("user", ("user", "item", "price", "score"))
+    assert (schema.partition_by, schema.required) == ("user", ("user",))
     assert schema.file == (None if name == "clicks.jsonl" else FileColumns("clicked", "ts"))
     assert invoke("check", file, "--schema", "schema.toml").returncode == 0
 
@@ -75,3 +75,23 @@ def test_broken_lines_among_good_ones_are_counted(tmp_path: Path, invoke: Invoke
     assert done.returncode == 0
     assert '1 line cannot be read and would be rejected: {"event_time": ' in done.stdout
     assert "1 event without a label 0 or 1 would be rejected" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lowest", "transform", "tables"),
+    [
+        (0, "log1p", ["user", "amount_bucket"]),
+        (-1, "signed_log1p", ["user", "amount_bucket"]),
+        (-900, "signed_log1p", ["user"]),
+    ],
+)
+def test_large_numbers_are_used_as_logarithms_also_below_zero(
+    lowest: int, transform: str, tables: list[str], tmp_path: Path, invoke: Invoke
+) -> None:
+    amounts = [lowest, *range(11, 4000, 100)]
+    lines = [f"u{at % 7},{at % 2},{amount}" for at, amount in enumerate(amounts)]
+    (tmp_path / "a.csv").write_text("\n".join(["user,click,amount", *lines]))
+    assert invoke("init", tmp_path / "a.csv").returncode == 0
+    schema = load_schema(str(tmp_path / "schema.toml"))
+    assert [dense.transform for dense in schema.dense_fields] == [transform]
+    assert [table.name for table in schema.tables] == tables
