@@ -12,6 +12,8 @@ class SliceReading(Answer):
     """The value's key in 16 hex digits, or others; empty: all samples."""
     samples: int
     clicks: int
+    weight: float
+    """What the samples weigh; without weights their number."""
     logloss: float | None
     auc: float | None
     mean_prediction: float | None
@@ -22,6 +24,8 @@ class CurveReading(Answer):
     """Samples with about the same prediction; a calibrated model predicts their click rate."""
 
     samples: int
+    weight: float
+    """What the samples weigh; without weights their number."""
     mean_prediction: float
     click_rate: float
 

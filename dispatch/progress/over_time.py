@@ -2,10 +2,11 @@
 calibration curve. Test-then-train, as in ``prequential.py``, and a function of the batches alone: the same for any
 number of workers.
 
-Sums are exact. AUC is computed from counts in bins of the logit that are 1/32 wide, with half a pair for a tie, which
-is within about 0.001 of sorting. Of a field, the first KEPT_VALUES values that occur are followed; all others together
-are one slice. At most MOST_WINDOWS closed windows are kept: then neighbours are merged, and windows are twice as long
-from there on. The AUC of merged windows is the mean of theirs, weighted by their pairs of samples.
+Where samples have weights, every figure is by weight, except for numbers of samples and clicks. AUC is computed from
+counts in bins of the logit that are 1/32 wide, with half a pair for a tie, which is within about 0.001 of sorting. Of a
+field, the first KEPT_VALUES values that occur are followed; all others together are one slice. At most MOST_WINDOWS
+closed windows are kept: then neighbours are merged, and windows are twice as long from there on. The AUC of merged
+windows is the mean of theirs, weighted by their pairs of samples.
 
 Legend: B samples, S slices (0: all samples), K bins of the logit, C bins of the curve.
 """
@@ -25,6 +26,7 @@ BINS = 512
 LIMIT = 8.0
 """Logits beyond ± this share the outermost bins."""
 CURVE_BINS = 32
+CURVE_SUMS = 4
 KEPT_VALUES = 256
 """Values of a field that are followed; further ones count as OTHERS."""
 OTHERS = "others"
@@ -44,6 +46,8 @@ class SliceQuality(msgspec.Struct, frozen=True, kw_only=True):
     """The value's key in 16 hex digits, or others; empty: all samples."""
     samples: int = 0
     clicks: int = 0
+    weight: float = 0.0
+    """What the samples weigh; without weights their number."""
     logloss: float | None = None
     auc: float | None = None
     """None if all samples are of one class."""
@@ -60,6 +64,8 @@ class CurveBin(msgspec.Struct, frozen=True, kw_only=True):
     """Samples with about the same prediction: a calibrated model predicts their click rate."""
 
     samples: int
+    weight: float
+    """What the samples weigh; without weights their number."""
     mean_prediction: float
     click_rate: float
 
@@ -112,10 +118,12 @@ class SliceSums(msgspec.Struct, frozen=True):
 
     loss_S: NDArray[np.float64]
     predicted_S: NDArray[np.float64]
-    counts_SK: NDArray[np.int64]
-    """Per slice, class (0: no click, 1: click) and bin, in one row for each slice."""
+    counts_S2: NDArray[np.int64]
+    """Samples of each slice and class (0: no click, 1: click)."""
+    weights_SK: NDArray[np.float64]
+    """What the samples weigh, per slice, class and bin, in one row for each slice."""
     curve_C: NDArray[np.float64]
-    """Samples, clicks and the sum of predictions in each bin of the curve, one after the other."""
+    """Samples, what they weigh, and by weight clicks and predictions, in each bin of the curve, one after the other."""
 
 
 class SlicedField:
@@ -171,10 +179,11 @@ class OverTime:
         slices = [np.zeros(len(z_B), np.int64)]
         slices += [self._slices_of(name, samples.keys_BF[finite_B, at.place]) for name, at in self._fields.items()]
         self._open = _grown(self._open, len(self._slices))
-        _add_up(self._open, slices, z_B, samples.labels_B[finite_B].astype(np.float64))
+        weights_B = np.ones(len(z_B)) if samples.weights_B is None else samples.weights_B[finite_B].astype(np.float64)
+        _add_up(self._open, slices, z_B, samples.labels_B[finite_B].astype(np.float64), weights_B)
         self._starts = self._starts[0] or step, self._starts[1] or step
         self._step = step
-        if self._open.counts_SK[0].sum() >= self._window_samples:
+        if self._open.counts_S2[0].sum() >= self._window_samples:
             self._close()
 
     def report(self, is_whole: bool = False) -> QualityOverTime:
@@ -246,7 +255,7 @@ class OverTime:
             self._window_samples *= 2
 
     def _window(self, sums: SliceSums, first_step: int, before: int) -> QualityWindow:
-        samples_S = sums.counts_SK.sum(axis=1).tolist()
+        samples_S = sums.counts_S2.sum(axis=1).tolist()
         shown = most_frequent(
             zip(self._slices[1:], samples_S[1:], range(1, len(samples_S)), strict=False), self._values
         )
@@ -256,7 +265,7 @@ class OverTime:
             samples_before=before,
             quality=_measure(sums, 0),
             slices=tuple(_measure(sums, number, *self._slices[number]) for number in shown),
-            curve=_curve(*sums.curve_C.reshape(3, CURVE_BINS).tolist()),
+            curve=_curve(*sums.curve_C.reshape(CURVE_SUMS, CURVE_BINS).tolist()),
         )
 
 
@@ -297,60 +306,72 @@ def _curve_bin(odds: float) -> int:
 
 
 def _merged(parts: Sequence[SliceQuality]) -> SliceQuality:
-    samples = sum(part.samples for part in parts)
+    weight = sum(part.weight for part in parts)
     pairs = [(part.auc, part.clicks * (part.samples - part.clicks)) for part in parts if part.auc is not None]
-    weight = sum(count for _, count in pairs)
+    all_pairs = sum(count for _, count in pairs)
 
-    def mean(name: str) -> float:
-        return float(sum(part.samples * getattr(part, name) for part in parts)) / samples
+    def mean(name: str) -> float | None:
+        weighed = [part for part in parts if part.weight]
+        return float(sum(part.weight * getattr(part, name) for part in weighed)) / weight if weighed else None
 
     return SliceQuality(
         field=parts[0].field,
         key=parts[0].key,
-        samples=samples,
+        samples=sum(part.samples for part in parts),
         clicks=sum(part.clicks for part in parts),
+        weight=weight,
         logloss=mean("logloss"),
-        auc=sum(auc * count for auc, count in pairs) / weight if weight else None,
+        auc=sum(auc * count for auc, count in pairs) / all_pairs if all_pairs else None,
         mean_prediction=mean("mean_prediction"),
         click_rate=mean("click_rate"),
     )
 
 
 def _merged_bin(parts: Sequence[CurveBin]) -> CurveBin:
+    weight = sum(part.weight for part in parts)
+    predicted = sum(part.weight * part.mean_prediction for part in parts)
+    clicks = sum(part.weight * part.click_rate for part in parts)
     samples = sum(part.samples for part in parts)
-    predicted = sum(part.samples * part.mean_prediction for part in parts)
-    clicks = sum(part.samples * part.click_rate for part in parts)
-    return CurveBin(samples=samples, mean_prediction=predicted / samples, click_rate=clicks / samples)
+    return CurveBin(samples=samples, weight=weight, mean_prediction=predicted / weight, click_rate=clicks / weight)
 
 
 def _measure(sums: SliceSums, number: int, field: str = "", key: str = "") -> SliceQuality:
-    counts_2K = sums.counts_SK[number].reshape(2, BINS)
-    samples = int(counts_2K.sum())
-    if not samples:
-        return SliceQuality(field=field, key=key)
-    clicks = int(counts_2K[1].sum())
+    weights_2K = sums.weights_SK[number].reshape(2, BINS)
+    weight = float(weights_2K.sum())
+    misses, clicks = sums.counts_S2[number].tolist()
+    if not weight:
+        return SliceQuality(field=field, key=key, samples=misses + clicks, clicks=clicks)
     return SliceQuality(
         field=field,
         key=key,
-        samples=samples,
+        samples=misses + clicks,
         clicks=clicks,
-        logloss=float(sums.loss_S[number]) / samples,
-        auc=auc_of(counts_2K),
-        mean_prediction=float(sums.predicted_S[number]) / samples,
-        click_rate=clicks / samples,
+        weight=weight,
+        logloss=float(sums.loss_S[number]) / weight,
+        auc=auc_of(weights_2K),
+        mean_prediction=float(sums.predicted_S[number]) / weight,
+        click_rate=float(weights_2K[1].sum()) / weight,
     )
 
 
-def _curve(samples_C: list[float], clicks_C: list[float], predicted_C: list[float]) -> tuple[CurveBin, ...]:
+def _curve(
+    samples_C: list[float], weights_C: list[float], clicks_C: list[float], predicted_C: list[float]
+) -> tuple[CurveBin, ...]:
     return tuple(
-        CurveBin(samples=int(samples), mean_prediction=predicted / samples, click_rate=clicks / samples)
-        for samples, clicks, predicted in zip(samples_C, clicks_C, predicted_C, strict=True)
-        if samples
+        CurveBin(samples=int(samples), weight=weight, mean_prediction=predicted / weight, click_rate=clicks / weight)
+        for samples, weight, clicks, predicted in zip(samples_C, weights_C, clicks_C, predicted_C, strict=True)
+        if weight
     )
 
 
 def _no_sums() -> SliceSums:
-    return SliceSums(np.zeros(1), np.zeros(1), np.zeros((1, 2 * BINS), np.int64), np.zeros(3 * CURVE_BINS))
+    return SliceSums(
+        loss_S=np.zeros(1),
+        predicted_S=np.zeros(1),
+        counts_S2=np.zeros((1, 2), np.int64),
+        weights_SK=np.zeros((1, 2 * BINS)),
+        curve_C=np.zeros(CURVE_SUMS * CURVE_BINS),
+    )
 
 
 def _grown(sums: SliceSums, slices: int) -> SliceSums:
@@ -362,7 +383,8 @@ def _grown(sums: SliceSums, slices: int) -> SliceSums:
     return SliceSums(
         np.pad(sums.loss_S, (0, more)),
         np.pad(sums.predicted_S, (0, more)),
-        np.pad(sums.counts_SK, ((0, more), (0, 0))),
+        np.pad(sums.counts_S2, ((0, more), (0, 0))),
+        np.pad(sums.weights_SK, ((0, more), (0, 0))),
         sums.curve_C.copy(),
     )
 
@@ -373,22 +395,25 @@ def _total(first: SliceSums, second: SliceSums) -> SliceSums:
     return SliceSums(
         first.loss_S + second.loss_S,
         first.predicted_S + second.predicted_S,
-        first.counts_SK + second.counts_SK,
+        first.counts_S2 + second.counts_S2,
+        first.weights_SK + second.weights_SK,
         first.curve_C + second.curve_C,
     )
 
 
-def _add_up(sums: SliceSums, slices: Sequence[I64], z_B: F64, clicked_B: F64) -> None:
+def _add_up(sums: SliceSums, slices: Sequence[I64], z_B: F64, clicked_B: F64, weights_B: F64) -> None:
     """Adds samples in place; each belongs to one slice of each field, and to the slice of all samples."""
     tail_B = np.exp(-np.abs(z_B))
-    loss_B = np.maximum(z_B, 0.0) - clicked_B * z_B + np.log1p(tail_B)
-    predicted_B = np.where(z_B >= 0, 1.0, tail_B) / (1.0 + tail_B)
+    loss_B = weights_B * (np.maximum(z_B, 0.0) - clicked_B * z_B + np.log1p(tail_B))
+    predicted_B = weights_B * np.where(z_B >= 0, 1.0, tail_B) / (1.0 + tail_B)
+    is_click_B = (clicked_B > 0.5).astype(np.int64)
     share_B = np.clip((z_B + LIMIT) / (2 * LIMIT), 0.0, 1.0 - 1e-12)
-    bins_B = (clicked_B > 0.5) * BINS + (share_B * BINS).astype(np.int64)
+    bins_B = is_click_B * BINS + (share_B * BINS).astype(np.int64)
     for numbers_B in slices:
         np.add.at(sums.loss_S, numbers_B, loss_B)
         np.add.at(sums.predicted_S, numbers_B, predicted_B)
-        np.add.at(sums.counts_SK.reshape(-1), numbers_B * (2 * BINS) + bins_B, 1)
+        np.add.at(sums.counts_S2.reshape(-1), numbers_B * 2 + is_click_B, 1)
+        np.add.at(sums.weights_SK.reshape(-1), numbers_B * (2 * BINS) + bins_B, weights_B)
     curve_B = (share_B * CURVE_BINS).astype(np.int64)
-    for place, values_B in enumerate((np.ones(len(z_B)), clicked_B, predicted_B)):
+    for place, values_B in enumerate((np.ones(len(z_B)), weights_B, weights_B * clicked_B, predicted_B)):
         np.add.at(sums.curve_C, place * CURVE_BINS + curve_B, values_B)

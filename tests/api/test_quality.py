@@ -11,9 +11,15 @@ WINDOW = QualityWindow(
     first_step=1,
     last_step=4,
     samples_before=0,
-    quality=SliceQuality(samples=100, clicks=20, logloss=0.5, auc=0.7, mean_prediction=0.25, click_rate=0.2),
-    slices=(SliceQuality(field="site", key="00000000000000ff", samples=60, clicks=0, logloss=0.1, click_rate=0.0),),
-    curve=(CurveBin(samples=100, mean_prediction=0.25, click_rate=0.2),),
+    quality=SliceQuality(
+        samples=100, clicks=20, weight=100.0, logloss=0.5, auc=0.7, mean_prediction=0.25, click_rate=0.2
+    ),
+    slices=(
+        SliceQuality(
+            field="site", key="00000000000000ff", samples=60, clicks=0, weight=60.0, logloss=0.1, click_rate=0.0
+        ),
+    ),
+    curve=(CurveBin(samples=100, weight=100.0, mean_prediction=0.25, click_rate=0.2),),
 )
 
 

@@ -34,7 +34,7 @@ NameOf = Callable[[str, str], str]
 """The name of a value by field and key."""
 CSV_COLUMNS = (
     *("what", "first_step", "last_step", "samples_before", "field", "value"),
-    *("samples", "clicks", "logloss", "auc", "mean_prediction", "click_rate"),
+    *("samples", "clicks", "weight", "logloss", "auc", "mean_prediction", "click_rate"),
 )
 
 

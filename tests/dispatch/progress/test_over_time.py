@@ -1,5 +1,7 @@
 """Quality in windows and slices, and the calibration curve, against sums over the same samples at once."""
 
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -125,3 +127,21 @@ def test_only_the_newest_window_of_a_status_has_slices() -> None:
     shown = measured().report()
     assert [bool(each.slices and each.curve) for each in shown.windows] == [False, False, True]
     assert msgspec.json.decode(msgspec.json.encode(shown), type=QualityOverTime) == shown
+
+
+def test_a_sample_of_weight_two_counts_as_two_samples() -> None:
+    weighed, repeated = (OverTime(PLACES, 3, 1000) for _ in range(2))
+    for step, (samples, logits_B) in enumerate(zip(*made_up(), strict=True), 1):
+        weights_B = np.where(np.arange(len(samples)) % 3 == 0, 2, 1).astype(np.float32)
+        weighed.add(step, replace(samples, weights_B=weights_B), logits_B)
+        twice_B = np.arange(len(samples)).repeat(weights_B.astype(np.int64))
+        repeated.add(step, samples.each(partial(np.take, indices=twice_B, axis=0)), logits_B[twice_B])
+    found, expected = (each.report().run for each in (weighed, repeated))
+    assert found is not None
+    assert expected is not None
+    for ours, theirs in zip((found.quality, *found.slices), (expected.quality, *expected.slices), strict=True):
+        assert ours.weight == theirs.samples > ours.samples
+        for name in ("logloss", "auc", "mean_prediction", "click_rate"):
+            assert getattr(ours, name) == pytest.approx(getattr(theirs, name))
+    rates = [[(each.weight, each.click_rate) for each in run.curve] for run in (found, expected)]
+    assert np.array(rates[0]) == pytest.approx(np.array(rates[1]))
