@@ -73,7 +73,8 @@ class SnapshotScorer:
         decoded = self._decoder.decode(as_records(events), Position(0))
         probabilities_B = np.full(len(events), np.nan)
         if len(decoded):
-            probabilities_B[decoded.at_B[:, OFFSET]] = predict_in_slices(self._copy, decoded.samples, self._most)
+            probabilities_BM = predict_in_slices(self._copy, decoded.samples, self._most)
+            probabilities_B[decoded.at_B[:, OFFSET]] = probabilities_BM[:, 0]  # of the main label
         problems = [""] * len(events)
         for reject in decoded.rejects:
             problems[reject.position.offset] = reject.reason
