@@ -36,6 +36,7 @@ STORIES = (
     ("docs/kafka.md",),
     ("docs/schemas.md", "docs/policies.md"),
     ("docs/quality.md",),
+    ("docs/learner.md",),
 )
 """Documents that are read in one folder, one after the other, because they use the same run."""
 EXECUTED = "README.md"
