@@ -73,7 +73,10 @@ def test_a_cross_that_cannot_be_is_refused(crosses: str, complaint: str) -> None
         ('name = "a"', "missing required field `tables`"),
         ('name = "a"\ntables = []', "it has no tables"),
         ('name = "a"\ntables = [{nam = "x"}]', "unknown field `nam`|missing required field `name`"),
-        ('name = "a"\ntable = []', "expected name, tables, dense_fields, partition_by, limits, .*, crosses as in"),
+        (
+            'name = "a"\ntable = []',
+            "expected name, tables, dense_fields, partition_by, limits, .*, crosses, file as in",
+        ),
         ('name = "a"\ntables = [{name = "x", valeus = 3}]', "`valeus` .* expected name, source, values, .* in tables"),
         (
             'name = "a"\ntables = [{name = "x"}]\ndense_fields = [{name = "d", mni = 3}]',
