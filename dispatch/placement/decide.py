@@ -31,7 +31,7 @@ from dispatch.placement.rows.hot import Profile
 from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
-from infra.base.distinct import BatchKeys, number_keys
+from infra.base.distinct import FEWEST_DIVIDED, BatchKeys, number_keys
 from infra.base.errors import ConfigError
 from infra.base.kernels import threads
 
@@ -404,11 +404,16 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
     chunks: of a row, as in PruneTerms.
 
     It covers rows that samples have in common and that nobody holds at first, the policy's full alpha, less, and none,
-    and a comparison with Heu: each has different kernels. So do decisions for one worker, if others are divided among
-    threads.
+    and a comparison with Heu: each has different kernels. So do decisions for one worker and those of large batches, if
+    others are divided among threads.
     """
     for workers in (2, 1) if threads() > 1 else (2,):
         _warm_up(policy, seed, backend, chunks, workers)
+    if threads() > 1:
+        keys = number_keys(np.arange(FEWEST_DIVIDED, dtype=np.uint64).reshape(-1, 1))
+        rows = Index().resolve(keys)
+        directory = Directory(np.full(1, rows.rows_U.size, np.int64), "lru", 1)
+        directory.plan(1, rows, np.zeros(rows.rows_U.size, np.int32))
     Index(1).resolve(number_keys(np.arange(64, dtype=np.uint64).reshape(-1, 1)))  # its table doubles
 
 

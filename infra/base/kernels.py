@@ -384,6 +384,8 @@ default they would keep cores busy that others need.
 """
 MOST_BY_DEFAULT = 8
 """Threads beyond which a decision for a few workers became slower."""
+FEWEST_OF_A_RANGE = 1024
+"""Things that a thread does in about the time for which it is woken."""
 numba.config.THREADING_LAYER_PRIORITY = LAYERS  # type: ignore[attr-defined]
 
 
@@ -452,6 +454,11 @@ def threaded(function: Kernel) -> Kernel:
 def threads() -> int:
     """Among how many threads kernels divide their work."""
     return _THREADS.number
+
+
+def ranges_for(size: int) -> int:
+    """Into how many ranges a loop over so many things is divided: one for each thread, unless they are few."""
+    return max(1, min(_THREADS.number, size // FEWEST_OF_A_RANGE))
 
 
 @kernel

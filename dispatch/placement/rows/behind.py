@@ -15,6 +15,7 @@ Legend: n workers, C slots, K numbers of a worker.
 from typing import NamedTuple
 
 import numpy as np
+from numba import prange
 
 from dispatch.placement.arrays import F64, I32
 from dispatch.placement.rows import cache
@@ -23,7 +24,7 @@ from dispatch.placement.rows.moves import OWNED_BEHIND, PULLS_COUNT, RoundMoves,
 from dispatch.placement.rows.states import CLEAN, OWNED, RowStates, is_holder, set_state, state_of, step_of
 from dispatch.placement.rows.uses import Uses
 from infra.base.hashing import EMPTY
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, threaded
 
 FIRST = 0
 """Columns of ``ends_nK``."""
@@ -80,7 +81,7 @@ class WriteBehind:
     def note(self, uses: Uses, slots: I32) -> None:
         """Moves what the step trains to the ends of the lists; slots: of the rows in ``uses``."""
         if self.share:
-            list_trained(self.lists, uses, slots)
+            list_trained(uses.alone_n.size, self.lists, uses, slots)
 
     def forget(self) -> None:
         """Clears the lists, because every row has become clean."""
@@ -121,17 +122,22 @@ def push_idle(
         _take_out(links, ends, slot)
 
 
-@kernel
-def list_trained(lists: IdleLists, uses: Uses, slots: I32) -> None:
+@threaded
+def list_trained(n: int, lists: IdleLists, uses: Uses, slots: I32) -> None:
     """Moves the rows that each worker alone uses in this step to the end of its list, in the order of its uses."""
-    for worker in range(uses.alone_n.size):
-        links = lists.links_nC2[worker]
-        ends = lists.ends_nK[worker]
-        first = uses.local_starts[worker]
-        for slot in slots[first : first + uses.alone_n[worker]]:
-            if links[slot, BEFORE] != UNLISTED:
-                _take_out(links, ends, slot)
-            _append(links, ends, slot)
+    for worker in prange(n):
+        _list_trained(worker, lists, uses, slots)
+
+
+@kernel
+def _list_trained(worker: int, lists: IdleLists, uses: Uses, slots: I32) -> None:
+    links = lists.links_nC2[worker]
+    ends = lists.ends_nK[worker]
+    first = uses.local_starts[worker]
+    for slot in slots[first : first + uses.alone_n[worker]]:
+        if links[slot, BEFORE] != UNLISTED:
+            _take_out(links, ends, slot)
+        _append(links, ends, slot)
 
 
 @kernel

@@ -48,7 +48,7 @@ from dispatch.placement.rows.states import (
 )
 from dispatch.placement.rows.uses import Uses
 from infra.base.hashing import EMPTY
-from infra.base.kernels import kernel, threaded
+from infra.base.kernels import kernel, range_of, threaded
 from ps.keys import FREE
 
 PUSHES = 1
@@ -77,10 +77,31 @@ def push_trained(trained: I64, rows: RowStates, caches: Caches, moves: RoundMove
 
 
 @threaded
-def move_rows(
+def synchronise(
+    n: int, rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, moves: RoundMoves
+) -> None:
+    """Step 1, worker by worker. state_U and holders_UQ, here and below: before the step; they stay as they are, since
+    ``advance`` is about to overwrite them.
+    """
+    for worker in prange(n):
+        _synchronise(worker, rows_U, users_UQ, state_U, holders_UQ, caches, moves)
+
+
+@threaded
+def find_used(ranges: int, rows_U: I64, uses: Uses, step: int, caches: Caches, slots: I32) -> None:
+    """The first part of step 2, one range of all workers' uses at a time: fills ``slots`` with those of the rows that
+    workers hold, EMPTY for others, and marks them as used before room is made, so that none of them leaves.
+
+    step: this one, as slots have it, here and below.
+    """
+    for k in prange(ranges):
+        _find_used(k, ranges, rows_U, uses, step, caches, slots)
+
+
+@threaded
+def give_slots(
     n: int,
     rows_U: I64,
-    users_UQ: U64,
     state_U: U8,
     holders_UQ: U64,
     uses: Uses,
@@ -95,14 +116,12 @@ def move_rows(
     moves: RoundMoves,
     slots: I32,
 ) -> None:
-    """Steps 1 and 2, and what is written behind, worker by worker; fills ``slots``.
+    """The rest of step 2, and what is written behind, worker by worker; completes ``slots``.
 
-    step: this one, as slots have it. state_U and holders_UQ: before the step; they stay as they are, since ``advance``
-    is about to overwrite them. Of the rows' states only those change here that one worker owns alone; what several
-    workers evict is noted for ``settle`` and ``leave``.
+    Of the rows' states only those change here that one worker owns alone; what several workers evict is noted for
+    ``settle`` and ``leave``.
     """
     for worker in prange(n):
-        _synchronise(worker, rows_U, users_UQ, state_U, holders_UQ, caches, moves)
         _give_slots(worker, rows_U, uses, state_U, holders_UQ, step, rows, caches, eviction, moves, slots)
         if share > 0.0:
             push_idle(worker, lists, credit_n, share, rows, caches, moves, late_from, step)
@@ -143,6 +162,20 @@ def _leaving(worker: int, users_UQ: U64, state_U: U8, holders_UQ: U64) -> tuple[
 
 
 @kernel
+def _find_used(k: int, ranges: int, rows_U: I64, uses: Uses, step: int, caches: Caches, slots: I32) -> None:
+    first, end = range_of(k, ranges, uses.local.size)
+    for worker in range(uses.alone_n.size):
+        begins = max(first, uses.local_starts[worker])
+        ends = min(end, uses.local_starts[worker + 1])
+        if begins < ends:
+            slots[begins:ends] = cache.find_slots(caches, worker, rows_U[uses.local[begins:ends]])
+            for slot in slots[begins:ends]:
+                if slot != EMPTY:
+                    caches.is_outdated_nC[worker, slot] = False
+                    cache.use(caches, worker, slot, step)
+
+
+@kernel
 def _give_slots(
     worker: int,
     rows_U: I64,
@@ -156,11 +189,11 @@ def _give_slots(
     moves: RoundMoves,
     slots: I32,
 ) -> None:
-    """Step 2 for one worker: a slot for every row that it uses; missing or outdated rows are pulled."""
+    """A slot for every row that a worker uses and has none; missing or outdated rows are pulled."""
     first = uses.local_starts[worker]
     local = uses.local[first : uses.local_starts[worker + 1]]
     its_slots = slots[first : first + local.size]
-    its_slots[:] = _slots_for(worker, rows_U[local], step, rows, caches, eviction, moves)
+    _fill_slots(worker, rows_U, local, its_slots, step, rows, caches, eviction, moves)
     for i in range(local.size):
         if state_U[local[i]] == SPLIT or not held(holders_UQ, local[i], worker):
             kind = WITH_STATE if i < uses.alone_n[worker] else VALUE_ONLY
@@ -168,27 +201,28 @@ def _give_slots(
 
 
 @kernel
-def _slots_for(
-    worker: int, used: I64, step: int, rows: RowStates, caches: Caches, eviction: int, moves: RoundMoves
-) -> I32:
-    """The slots of the rows that a worker uses. All rows it holds are marked before room is made, so none of them
-    leaves.
-    """
-    slots = cache.find_slots(caches, worker, used)
-    missing = np.empty(used.size, np.int32)
+def _fill_slots(
+    worker: int,
+    rows_U: I64,
+    local: I32,
+    slots: I32,
+    step: int,
+    rows: RowStates,
+    caches: Caches,
+    eviction: int,
+    moves: RoundMoves,
+) -> None:
+    """Puts the rows that a worker uses and does not hold into its cache, and fills in their slots."""
+    missing = np.empty(slots.size, np.int32)
     count = 0
-    for i in range(used.size):
+    for i in range(slots.size):
         if slots[i] == EMPTY:
             missing[count] = i
             count += 1
-        else:
-            caches.is_outdated_nC[worker, slots[i]] = False
-            cache.use(caches, worker, slots[i], step)
     slots[missing[:count]] = cache.make_room(caches, worker, count, step, eviction)
     _evict(worker, slots[missing[:count]], rows, caches, moves)
     for i in missing[:count]:
-        cache.put(caches, worker, used[i], slots[i])
-    return slots
+        cache.put(caches, worker, rows_U[local[i]], slots[i])
 
 
 @kernel
@@ -244,10 +278,17 @@ def _fetch(worker: int, slots: I32, rows: RowStates, caches: Caches) -> U8:
     return states
 
 
+@threaded
+def advance(ranges: int, step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
+    """Step 3, one range of rows at a time: the users of a row hold it, alone or as one of several."""
+    for k in prange(ranges):
+        _advance(k, ranges, step, rows_U, users_UQ, rows)
+
+
 @kernel
-def advance(step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
-    """Step 3: the users of a row hold it, alone or as one of several."""
-    for u in range(rows_U.size):
+def _advance(k: int, ranges: int, step: int, rows_U: I64, users_UQ: U64, rows: RowStates) -> None:
+    first, end = range_of(k, ranges, rows_U.size)
+    for u in range(first, end):
         set_trained(rows, rows_U[u], step, OWNED if is_single(users_UQ, u) else SPLIT)
         for q in range(users_UQ.shape[1]):
             rows[rows_U[u], 1 + q] = users_UQ[u, q]

@@ -37,13 +37,15 @@ from dispatch.placement.rows.coherence import (
     advance,
     drop_all_copies,
     drop_copies,
+    find_used,
     flush,
     forget,
+    give_slots,
     hold_cached,
     leave,
-    move_rows,
     push_trained,
     settle,
+    synchronise,
 )
 from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
 from dispatch.placement.rows.index import BatchRows
@@ -66,6 +68,7 @@ from dispatch.placement.rows.states import (
 )
 from dispatch.placement.rows.uses import Uses, make_uses
 from infra.base.hashing import EMPTY
+from infra.base.kernels import ranges_for
 
 Synchronisation = Literal["on_demand", "full"]
 """Whether an update is pushed when another worker needs the row, or always in the step after it."""
@@ -253,14 +256,16 @@ class Directory:
                 self._enter(entering, moves)
             state_U, holders_UQ = gather(self._rows, batch.rows_U)
         slots = np.empty(uses.local.size, np.int32)
-        move_rows(
+        now = step & 0x7FFFFFFF
+        synchronise(self.workers, batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
+        find_used(ranges_for(slots.size), batch.rows_U, uses, now, self._caches, slots)
+        give_slots(
             self.workers,
             batch.rows_U,
-            users_UQ,
             state_U,
             holders_UQ,
             uses,
-            step & 0x7FFFFFFF,
+            now,
             self._late_from,
             self._rows,
             self._caches,
@@ -279,7 +284,7 @@ class Directory:
         def conclude() -> None:
             behind.note(uses, slots)
             leave(rows, moves)
-            advance(step, batch.rows_U, users_UQ, rows)
+            advance(ranges_for(batch.rows_U.size), step, batch.rows_U, users_UQ, rows)
             if reduction is not None:
                 set_replicated(reduction.rows_R, rows)
 

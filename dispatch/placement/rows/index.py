@@ -17,13 +17,14 @@ Legend: B samples, F keys per sample, U distinct rows of the batch.
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import prange
 
 from dispatch.placement.arrays import I32, I64, U64, Bool
 from dispatch.placement.errors import DuplicateKeys
 from infra.base.distinct import BatchKeys, number_keys
 from infra.base.growing import GrowingArray
 from infra.base.hashing import home
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, range_of, ranges_for, threaded
 from ps.keys import FREE, usable
 
 FIRST_CAPACITY = 1024
@@ -111,7 +112,10 @@ class Index:
             self._double(self._size)
         rows_U = np.empty(keys.keys_U.size, np.int64)
         known = self._known(keys.keys_U.size)
-        left, last = _resolve(keys.keys_U, *self._slots(keys.keys_U.size), known, self._free, self.count, rows_U)
+        slots = self._slots(keys.keys_U.size)
+        found_U = np.empty(keys.keys_U.size, np.uint64)
+        _fetch(ranges_for(rows_U.size), keys.keys_U, *slots, known, rows_U, found_U)
+        left, last = _resolve(keys.keys_U, found_U, *slots, known, self._free, self.count, rows_U)
         self.count = last
         reused, self._free = self._free[left:][::-1].copy(), self._free[:left]
         new_keys = known[first_new + 1 : last + 1].copy()
@@ -182,24 +186,37 @@ def _find(table: I32, size: int, split: int, known: U64, key: int) -> np.int64:
     return at
 
 
-@kernel
-def _resolve(
-    keys: U64, table: I32, size: int, split: int, known: U64, free: I64, count: int, rows: I64
-) -> tuple[int, int]:
-    """Fills in the rows of different keys; returns how many free numbers are left, and how many numbers are assigned.
+@threaded
+def _fetch(ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64) -> None:
+    """Fills in what the homes of the keys have, one range of keys at a time: numbers from 1, and the keys of these."""
+    for k in prange(ranges):
+        _fetch_range(k, ranges, keys, table, size, split, known, rows, found)
 
-    Memory fetches are slow but independent of each other, so all are started before any result is used.
-    """
-    left = free.size
-    found = np.empty(keys.size, np.uint64)
+
+@kernel
+def _fetch_range(
+    k: int, ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64
+) -> None:
+    """Memory fetches are slow but independent of each other, so all are started before any result is used."""
+    first, end = range_of(k, ranges, keys.size)
     if split:
-        for i in range(keys.size):
+        for i in range(first, end):
             rows[i] = table[_home(keys[i], size, split)]
     else:  # the same, but faster
-        for i in range(keys.size):
+        for i in range(first, end):
             rows[i] = table[home(keys[i], size - 1)]
-    for i in range(keys.size):
+    for i in range(first, end):
         found[i] = known[rows[i]]
+
+
+@kernel
+def _resolve(
+    keys: U64, found: U64, table: I32, size: int, split: int, known: U64, free: I64, count: int, rows: I64
+) -> tuple[int, int]:
+    """Completes the rows of different keys, see ``_fetch``; returns how many free numbers are left, and how many
+    numbers are assigned.
+    """
+    left = free.size
     for i in range(keys.size):
         if found[i] != keys[i]:
             at = _find(table, size, split, known, keys[i])

@@ -8,11 +8,12 @@ Legend: R rows, U distinct rows of a batch, Q words of 64 workers each.
 """
 
 import numpy as np
+from numba import prange
 
 from dispatch.placement.arrays import I64, U8, U64
 from dispatch.placement.rows.holders import bit_of, word_of
 from infra.base.growing import GrowingArray
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, range_of, ranges_for, threaded
 
 CLEAN = 0
 """The PS and every holder have the newest value; as memory that was never used is zero, new rows begin so."""
@@ -129,15 +130,25 @@ def is_held(rows: RowStates, row: int) -> bool:
     return bool(any_bit != 0)
 
 
-@kernel
 def gather(rows: RowStates, rows_U: I64) -> tuple[U8, U64]:
     """State and holders of some rows: [U] and [U, Q]."""
-    words = rows.shape[1] - 1
     state_U = np.empty(rows_U.size, np.uint8)
-    holders_UQ = np.empty((rows_U.size, words), np.uint64)
-    for u in range(rows_U.size):
+    holders_UQ = np.empty((rows_U.size, rows.shape[1] - 1), np.uint64)
+    _gather(ranges_for(rows_U.size), rows, rows_U, state_U, holders_UQ)
+    return state_U, holders_UQ
+
+
+@threaded
+def _gather(ranges: int, rows: RowStates, rows_U: I64, state_U: U8, holders_UQ: U64) -> None:
+    for k in prange(ranges):
+        _gather_range(k, ranges, rows, rows_U, state_U, holders_UQ)
+
+
+@kernel
+def _gather_range(k: int, ranges: int, rows: RowStates, rows_U: I64, state_U: U8, holders_UQ: U64) -> None:
+    first, end = range_of(k, ranges, rows_U.size)
+    for u in range(first, end):
         row = rows_U[u]
         state_U[u] = rows[row, TRAINED] & STATE_MASK
-        for q in range(words):
+        for q in range(holders_UQ.shape[1]):
             holders_UQ[u, q] = rows[row, 1 + q]
-    return state_U, holders_UQ

@@ -33,11 +33,13 @@ def flatten(thing: Any) -> Any:
     return thing.tolist() if isinstance(thing, np.ndarray) else repr(thing)
 
 
-def decide(policy: str, workers: int, chunks: int) -> str:
-    """A digest of 25 decisions, for caches that do not hold everything, and of the flush after them."""
+def decide(policy: str, workers: int, chunks: int, times: int = 1) -> str:
+    """A digest of 25 decisions, for caches that do not hold everything, and of the flush after them; times: how much
+    larger batches and caches are, of 4 decisions.
+    """
     spec = parse_spec(policy)
     hot = 64 if spec.needs.profile_steps else 0
-    directory = Directory(np.full(workers, 700, np.int64), "emark", 2, spec.needs.synchronisation, hot, 0.5)
+    directory = Directory(np.full(workers, 700 * times, np.int64), "emark", 2, spec.needs.synchronisation, hot, 0.5)
     decider = Decider(
         Index(),
         directory,
@@ -49,9 +51,9 @@ def decide(policy: str, workers: int, chunks: int) -> str:
     )
     rng = np.random.default_rng(7)
     made = sha256()
-    for step in range(1, 26):
-        samples = 140 if step % 7 else 90
-        keys_BF = (rng.random((samples, 5)) ** 4 * 3000).astype(np.uint64) * np.uint64(5)
+    for step in range(1, 26 if times == 1 else 5):
+        samples = times * (140 if step % 7 else 90)
+        keys_BF = (rng.random((samples, 5)) ** 4 * 3000 * times).astype(np.uint64) * np.uint64(5)
         keys_BF += np.arange(5, dtype=np.uint64)
         made.update(json.dumps(flatten(decider.decide(step, number_keys(keys_BF)))).encode())
     made.update(json.dumps(flatten(decider.flush())).encode())
@@ -66,14 +68,16 @@ def main(numbers: list[int]) -> None:
         "4 fae": [],
         "3 laia": [],
         "4 esd:1 2": [],
+        "1 esd:1 0 60": [],
+        "3 esd:1 0 60": [],
     }
     used, threads = [], []
     for number in numbers:
         used.append(use_threads(number))
         for name, digests in found.items():
-            workers, policy, *chunks = name.split()
+            workers, policy, *sizes = name.split()
             warm_up(policy, 1)
-            digests.append(decide(policy, int(workers), int(chunks[0]) if chunks else 0))
+            digests.append(decide(policy, int(workers), *map(int, sizes or ["0"])))
         threads.append(len(list(Path("/proc/self/task").iterdir())))
     result = {"digests": found, "used": used, "threads": threads, "in a child": in_a_child()}
     sys.stdout.write(json.dumps(result))
