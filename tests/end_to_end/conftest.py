@@ -1,9 +1,8 @@
 """Topics of generated clicks, written once and read by many tests."""
 
-import atexit
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,22 @@ from ingest.config import StreamConfig
 from ingest.main import ProducerJob, run_producer
 
 WriteTopic = Callable[..., Path]
+_folders: list[Path] = []
+"""Where topics are written once; empty before the first test."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _folder_of_topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder in pytest's own: if this process is killed, a later run of pytest removes it."""
+    _folders.append(tmp_path_factory.mktemp("clicks"))
+    yield
+    shutil.rmtree(_folders.pop())
+    _clicks.cache_clear()
 
 
 def write_clicks(folder: Path, samples: int, partitions: int = 2, packed: int = 0, poison: float = 0.0) -> Path:
@@ -38,8 +48,7 @@ def write_clicks(folder: Path, samples: int, partitions: int = 2, packed: int = 
 @cache
 def _clicks(samples: int, partitions: int, packed: int, poison: float) -> Path:
     """A log, written once by every process that runs tests."""
-    folder = Path(tempfile.mkdtemp(prefix="freshet-clicks-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(dir=_folders[-1]))
     _produce(folder, samples, partitions, packed, poison)
     return folder
 

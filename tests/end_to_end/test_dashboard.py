@@ -30,7 +30,7 @@ from tests.ports import free_port
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SETTINGS = (
-    *("stream.batch=64", "rows.dim=4", "dispatch.workers=3", "dispatch.links_gbit=5,5,0.5", "ps.shards=1"),
+    *("stream.batch=256", "rows.dim=4", "dispatch.workers=3", "dispatch.links_gbit=5,5,0.5", "ps.shards=1"),
     *("dispatch.policy=esd:1", "serving.port=0"),
 )
 LINK = re.compile(r"(http://\S+/dashboard/#signin=\S+)")
