@@ -212,7 +212,8 @@ def run_in_turn(
 @contextmanager
 def in_namespaces(folder: Path, experiment: Experiment) -> Iterator[tuple[Network, Experiment]]:
     """Inside, every worker has a network; yields it, and the experiment with the settings of runs there."""
-    with namespaces(experiment.links_gbit) as network:
+    server_gbit = settings_of(folder, experiment, "esd:1", "topic").ps.link_gbit
+    with namespaces(experiment.links_gbit, server_gbit) as network:
         keys = folder / "keys"
         write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
         there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*")

@@ -77,6 +77,8 @@ class DispatchJob:
     """The contents of a row, which determine how many bytes a move takes."""
     shards: int
     """Number of shards that connect to the dispatcher."""
+    server_gbit: float = 0.0
+    """Speed of the link that all shards share, in Gbit/s; 0: it is not what limits."""
     dense: DenseJob = field(default_factory=DenseJob)
     storage: str = ""
     """Where checkpoints are stored: a folder or a URL."""

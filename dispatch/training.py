@@ -76,7 +76,7 @@ class Training:
         terms_of_drift = DriftTerms(quality.label_change, quality.field_change, quality.window_samples)
         self.drift = Drift(terms_of_drift, job.schema)
         """Changes of the click rate and of fields."""
-        self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes)
+        self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes, job.server_gbit)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
         self.newest = NewestSamples()
@@ -203,6 +203,7 @@ class Training:
             admission=self._admission,
             pruner=self.pruner,
             sizes=self._job.row_sizes(self.pruner.state.columns),
+            server_cost=self.feedback.server_cost,
         )
         return keeps
 
@@ -226,7 +227,7 @@ class Training:
         """Uses these link speeds, where given, and these share bounds from the next decision on."""
         self._links = links
         worker_links = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
-        self.decider.charge(self.feedback.start_generation(worker_links))
+        self.decider.charge(self.feedback.start_generation(worker_links), self.feedback.server_cost)
         self.decider.bound(bounds)
         self._set_speeds(self._members)
 

@@ -156,6 +156,10 @@ class PsConfig(Section):
     """tcp://HOST:PORT at which each shard publishes files of checkpoints for servers; empty: any free port on the same
     host.
     """
+    link_gbit: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Speed of the one link through which all workers reach the shards, in Gbit/s; 0: it is not what limits. The costs
+    by which samples and workers are chosen count it, and so do plans; 'bench train --network namespaces' shapes it.
+    """
     chunk_rows: int = Field(default=65536, ge=1)
     """Rows by which a shard's memory grows at a time."""
     held_bytes: int = Field(default=HELD_BYTES, ge=1 << 20)

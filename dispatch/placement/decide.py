@@ -22,6 +22,7 @@ from dispatch.placement.capacity.bounds import ShareBounds
 from dispatch.placement.capacity.elastic import BY_MODEL, Elastic, ElasticTerms
 from dispatch.placement.capacity.participation import SetChange
 from dispatch.placement.capacity.room import equal_capacities, hot_rows
+from dispatch.placement.capacity.server_link import shared_costs
 from dispatch.placement.errors import BadCost, CacheTooSmall
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.policies.spec import Needs
@@ -108,11 +109,13 @@ class Decider:
         admission: Admission | None = None,
         pruner: Pruner | None = None,
         sizes: F64 | None = None,
+        server_cost: float = 0.0,
     ) -> None:
         """needs: of the policy; the directory must have been created for them, too. value_share: see Situation.
 
         admission: which keys get rows; None: all. pruner: which new rows get chunks. sizes: bytes of a row, with its
-        state, by its mask over those of a whole one; None: all rows are whole.
+        state, by its mask over those of a whole one; None: all rows are whole. server_cost: of a row over the link that
+        all shards share, in the unit of row_cost_n; 0: it does not limit.
         """
         check_row_costs(row_cost_n, directory.workers)
         self._index = index
@@ -126,6 +129,7 @@ class Decider:
         self.compares = False
         """Whether the cost is regularly compared with Heu's; changes no decision."""
         self._row_cost_n = row_cost_n
+        self._server_cost = server_cost
         self._value_share = value_share
         self._elastic: Elastic | None = None
         if needs.elastic:
@@ -135,6 +139,7 @@ class Decider:
                 shares=elastic.shares,
                 dense=elastic.dense,
                 choice=elastic.choice,
+                server_cost=server_cost,
             )
         self._profile: Profile | None = None
         if needs.profile_steps:
@@ -270,12 +275,13 @@ class Decider:
         if self._elastic is not None:
             self._elastic.measure_step(step, seconds)
 
-    def charge(self, row_cost_n: F64) -> None:
-        """Sets the cost of a row over each link from now on."""
+    def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
+        """Sets the cost of a row over each link, and over the one that all shards share, from now on."""
         check_row_costs(row_cost_n, self._directory.workers)
         self._row_cost_n = row_cost_n
+        self._server_cost = server_cost
         if self._elastic is not None:
-            self._elastic.charge(row_cost_n)
+            self._elastic.charge(row_cost_n, server_cost)
 
     def bound(self, shares: ShareBounds) -> None:
         """Sets the bounds of elastic capacities from now on."""
@@ -358,7 +364,7 @@ class Decider:
             rows.local_BF,
             state_U,
             holders_UQ,
-            self._row_cost_n,
+            shared_costs(self._row_cost_n, self._server_cost, capacity_n > 0),
             capacity_n,
             value_share=self._value_share,
             size_U=self._directory.sizes(rows.rows_U),

@@ -41,10 +41,11 @@ class WorkerLink:
 class Feedback:
     """Learns from the reports of a run; measured links are kept across generations."""
 
-    def __init__(self, config: DispatchConfig, is_elastic: bool, row_bytes: int) -> None:
-        """row_bytes: of a row with its state."""
+    def __init__(self, config: DispatchConfig, is_elastic: bool, row_bytes: int, server_gbit: float = 0.0) -> None:
+        """row_bytes: of a row with its state. server_gbit: of the link that all shards share; 0: it does not limit."""
         self._config = config
         self._row_bytes = row_bytes
+        self._server_gbit = server_gbit
         self.is_elastic = is_elastic
         """Whether capacities follow measured times; may be set between two steps."""
         self.has_deadline = config.deadline
@@ -59,6 +60,11 @@ class Feedback:
         self._workers = tuple(workers)
         configured_n = relative_row_costs([worker.gbit for worker in workers])
         return self._links.row_costs(self._names) if self.measures_links else configured_n
+
+    @property
+    def server_cost(self) -> float:
+        """Cost of a row over the link that all shards share, in units of the workers' fastest; 0: it does not limit."""
+        return (self._fastest_gbit or UNKNOWN_GBIT) / self._server_gbit if self._server_gbit else 0.0
 
     def save(self) -> dict[str, LinkState]:
         """The measured links by name; times of steps are learnt again. The counterpart of ``load``."""
@@ -122,21 +128,27 @@ class Feedback:
         reports = [done.report(worker) for worker in sorted(done.reports)]
         self._busy_seconds.append(max(report.seconds.total for report in reports))
         self._rows_seconds.append(max(_rows_seconds(report) for report in reports))
-        fastest_gbit = self._learn_links(reports, decider) or UNKNOWN_GBIT
+        self._learn_links(reports, decider)
+        fastest_gbit = self._fastest_gbit or UNKNOWN_GBIT
         for report in reports:
             use = done.plan.workers[report.worker].use
             row_seconds = self._row_bytes * 8 / (fastest_gbit * 1e9)
             assert use is not None
             decider.measure(report.worker, use.samples.size, report.seconds.compute, row_seconds)
 
-    def _learn_links(self, reports: Sequence[Report], decider: Decider) -> float:
-        """Adds the transfers of a step; returns the speed of the fastest link, configured or measured, 0 if unknown."""
+    def _learn_links(self, reports: Sequence[Report], decider: Decider) -> None:
+        """Adds the transfers of a step."""
         for report in reports:
             self._links.of(self._workers[report.worker].name).add(report.link_bytes, report.link_seconds)
-        if not self.measures_links:
-            return max(worker.gbit for worker in self._workers)
-        decider.charge(self._links.row_costs(self._names))
-        return self._links.fastest_gbit(self._names)
+        if self.measures_links:
+            decider.charge(self._links.row_costs(self._names), self.server_cost)
+
+    @property
+    def _fastest_gbit(self) -> float:
+        """Speed of the fastest link, configured or measured; 0 if unknown."""
+        if self.measures_links:
+            return self._links.fastest_gbit(self._names)
+        return max((worker.gbit for worker in self._workers), default=0.0)
 
     @property
     def _names(self) -> list[str]:

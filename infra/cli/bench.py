@@ -711,10 +711,11 @@ def train(
 
     All workers share this machine's cores, so links are slowed down until transfers dominate a step, as at the edge:
     200 and 20 Mbit/s, ten to one as in the papers. If compute dominated, policies could not differ. With --network
-    namespaces (Linux, root) all traffic of a worker crosses its link, including dense gradients and orders. A policy
-    may have marks: laia@ring@2 sums dense gradients in a ring, on the first two workers only. With --regret the first
-    policy, joint:elastic if none is given, is compared with what a user could have picked instead: the policies named
-    after it, or one worker alone, the 2, 4, … fastest, and all, through the hub and in a ring.
+    namespaces (Linux, root) all traffic of a worker crosses its link, including dense gradients and orders, and with
+    --set ps.link_gbit=GBIT also the servers' own. A policy may have marks: laia@ring@2 sums dense gradients in a ring,
+    on the first two workers only. With --regret the first policy, joint:elastic if none is given, is compared with what
+    a user could have picked instead: the policies named after it, or one worker alone, the 2, 4, … fastest, and all,
+    through the hub and in a ring.
 
     Example: freshet bench train --policies laia@ring,esd:1,joint:elastic --dim 128 --repeat 3 --json out.json
     """

@@ -141,6 +141,7 @@ def dispatcher(
         rows=settings.scaled_rows,
         memory=settings.memory,
         shards=settings.ps.shards,
+        server_gbit=settings.ps.link_gbit,
         storage=checkpoint_place(settings.folder, settings.checkpoints.url),
         checkpoints=settings.checkpoints,
         publishing=_publishing(settings),

@@ -2,13 +2,13 @@
 
 A decision is a pure function of the batches, the members and measured times, so rows by worker and direction are those
 of a real run over these batches. Times that a real run would measure are the plan's own: compute by ComputeCurve, and
-links as given. Not included: latency, orders and reports, the time to process messages, and the links of the shards.
+links as given, that of the shards too. Not included: latency, orders and reports, and the time to process messages.
 
 Legend: S steps, n workers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
@@ -48,6 +48,13 @@ class PlanJob:
     devices: int
     """Processors or GPUs of all workers together; workers that share one compute in turn."""
     seed: int = 0
+    server_gbit: float = 0.0
+    """Speed of the link that all shards share; 0: it does not limit."""
+
+    @property
+    def server_seconds(self) -> float:
+        """Seconds per byte over that link."""
+        return SECONDS_PER_BYTE / self.server_gbit if self.server_gbit else 0.0
 
     @property
     def batch(self) -> int:
@@ -75,17 +82,25 @@ class SetLoad:
     moved_bytes_S: F64
     """Bytes both ways, over all links."""
     samples_Sn: F64
+    server_seconds: float = 0.0
+    """Seconds per byte over the link that all shards share; 0: it does not limit."""
+    is_dense_shared: bool = True
+    """Whether dense weights cross that link, too; in a ring they do not."""
 
     def parts(self, compute: float = 1.0, links: float = 1.0) -> PlannedParts:
         """Seconds, if compute took ``compute`` times as long and links were ``links`` times as fast."""
         wire_n = SECONDS_PER_BYTE / (links * np.array(self.links_gbit))
-        late_S = (self.late_up_bytes_Sn * wire_n).max(axis=1) + (self.late_down_bytes_Sn * wire_n).max(axis=1)
+        server = self.server_seconds / links
+
+        def longest_S(bytes_Sn: F64, shared: float = server) -> F64:  # noqa: N802 (shape letters)
+            return np.asarray(np.maximum((bytes_Sn * wire_n).max(axis=1), bytes_Sn.sum(axis=1) * shared))
+
         return PlannedParts(
             compute=compute * self.compute_seconds_Sn.max(axis=1),
-            early_rows=(self.early_bytes_Sn * wire_n).max(axis=1),
-            late_rows=late_S,
-            dense=(self.dense_bytes_Sn * wire_n).max(axis=1),
-            decide=np.full(len(late_S), self.decide_seconds),
+            early_rows=longest_S(self.early_bytes_Sn),
+            late_rows=longest_S(self.late_up_bytes_Sn) + longest_S(self.late_down_bytes_Sn),
+            dense=longest_S(self.dense_bytes_Sn, server if self.is_dense_shared else 0.0),
+            decide=np.full(len(self.is_alone_S), self.decide_seconds),
             is_alone=self.is_alone_S,
         )
 
@@ -130,7 +145,9 @@ def simulate_set(
         _teach(decider, steps[-1], job, links_gbit)
         if perf_counter() - began > seconds and number >= 3:
             break
-    return _set_load(tuple(links_gbit), steps[len(steps) // 2 :], decide_seconds[len(steps) // 2 :]), len(steps)
+    load = _set_load(tuple(links_gbit), steps[len(steps) // 2 :], decide_seconds[len(steps) // 2 :])
+    in_hub = job.sizes.reduce != "ring"
+    return replace(load, server_seconds=job.server_seconds, is_dense_shared=in_hub), len(steps)
 
 
 def _decider(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: ShareBounds) -> Decider:
@@ -148,6 +165,7 @@ def _decider(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: Sha
         relative_row_costs(list(links_gbit)),
         ElasticTerms(shares, dense),
         job.sizes.value_share,
+        server_cost=max(links_gbit) / job.server_gbit if job.server_gbit else 0.0,
     )
 
 

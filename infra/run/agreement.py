@@ -120,6 +120,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "checkpoints.kept",
         "checkpoints.deltas",
         "checkpoints.write_behind",
+        "ps.link_gbit",
     ),
     "read by the dispatcher and by producers of events alone": (
         "stream.source",

@@ -4,6 +4,9 @@
     namespace of worker 1 ── link ──┼── bridge, 198.18.K.1: shards and dispatcher listen here
     …                               ┘
 
+If the servers' own link is slow as well, their address is behind a link that joins it to the bridge: what workers send
+each other does not cross it.
+
 Whatever a worker sends or receives crosses its link: rows, dense weights, orders, acknowledgements. A token bucket
 filter at either end holds each direction to the given speed; congestion control is the same everywhere. Addresses are
 from 198.18.0.0/15, the range reserved for benchmarks of networks. It takes Linux, the commands ip and tc, and the right
@@ -41,7 +44,7 @@ class Network:
     """The namespaces of one process, one for each worker."""
 
     host: str
-    """Address of the bridge: where servers must listen for workers to reach them."""
+    """Where servers must listen for workers to reach them."""
     names: tuple[str, ...]
     links: tuple[str, ...]
     """Ends of the links outside of the namespaces."""
@@ -61,8 +64,8 @@ class Network:
 
 
 @contextmanager
-def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
-    """Inside, there is a namespace behind a link of each speed."""
+def namespaces(links_gbit: Sequence[float], server_gbit: float = 0.0) -> Iterator[Network]:
+    """Inside, there is a namespace behind a link of each speed; server_gbit: of the servers' own, 0: not shaped."""
     remove_abandoned()
     owner = os.getpid()
     subnet = _free_subnet()
@@ -70,9 +73,19 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
     with ExitStack() as undo:
         _run("ip", "link", "add", bridge, "type", "bridge")
         undo.callback(_run, "ip", "link", "delete", bridge)
-        _run("ip", "address", "add", f"{subnet}.1/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
-        _run("ip", "route", "replace", f"{subnet}.0/24", "dev", bridge, "congctl", CONGESTION)
+        servers = bridge
+        if server_gbit:
+            servers = f"fr{owner}s"
+            _run("ip", "link", "set", bridge, "arp", "off")  # it would answer for the servers, past their link
+            _run("ip", "link", "add", servers, "type", "veth", "peer", "name", f"fr{owner}p")
+            undo.callback(_run, "ip", "link", "delete", servers)
+            _run("ip", "link", "set", f"fr{owner}p", "master", bridge, "up")
+            _run("ip", "link", "set", servers, "up")
+            for end in (servers, f"fr{owner}p"):
+                _run("tc", "qdisc", "add", "dev", end, *_bucket(server_gbit))
+        _run("ip", "address", "add", f"{subnet}.1/24", "dev", servers)
+        _run("ip", "route", "replace", f"{subnet}.0/24", "dev", servers, "congctl", CONGESTION)
         names, links = [], []
         for number, gbit in enumerate(links_gbit):
             name = f"freshet-{owner}-{number}"
@@ -91,12 +104,12 @@ def namespaces(links_gbit: Sequence[float]) -> Iterator[Network]:
 
 
 def remove_abandoned() -> None:
-    """Removes the namespaces and bridges of processes that have ended without doing so."""
+    """Removes the namespaces, bridges and servers' links of processes that have ended without doing so."""
     for line in _run("ip", "netns", "list").splitlines():
         if _is_abandoned(re.match(r"freshet-(\d+)-\d+\b", line)):
             _run("ip", "netns", "delete", line.split()[0])
-    for link in _interfaces("link", "show", "type", "bridge"):
-        if _is_abandoned(re.fullmatch(r"fr(\d+)b", link.ifname)):
+    for link in (*_interfaces("link", "show", "type", "bridge"), *_interfaces("link", "show", "type", "veth")):
+        if _is_abandoned(re.fullmatch(r"fr(\d+)[bs]", link.ifname)):
             _run("ip", "link", "delete", link.ifname)
 
 
@@ -124,11 +137,15 @@ def _connect(name: str, outside: str, bridge: str, address: str) -> None:
 
 def _shape(name: str, outside: str, gbit: float) -> None:
     """Gives the link a speed in either direction."""
+    _run("tc", "qdisc", "add", "dev", outside, *_bucket(gbit))
+    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *_bucket(gbit))
+
+
+def _bucket(gbit: float) -> tuple[str, ...]:
+    """The end of a command that holds what an interface sends to this speed."""
     rate = int(gbit * 1e9)
     burst = rate // 8 // KERNEL_TICKS + 2 * PACKET_BYTES
-    bucket = ("root", "tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", QUEUE)
-    _run("tc", "qdisc", "add", "dev", outside, *bucket)
-    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *bucket)
+    return ("root", "tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", QUEUE)
 
 
 class Address(msgspec.Struct):

@@ -62,12 +62,13 @@ class Elastic:
         shares: ShareBounds,
         dense: DenseLoad | None = None,
         choice: Participation | None = None,
+        server_cost: float = 0.0,
     ) -> None:
-        """shares, dense, choice: see ElasticTerms."""
+        """shares, dense, choice: see ElasticTerms. server_cost: see Decider."""
         n = row_cost_n.size
         self._cache_rows_n = cache_rows_n
         self._least_n, self._largest_n = shares.of(n)
-        self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad())
+        self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad(), server_cost)
         self.participation = choice or Participation(self._least_n == 0.0)
         self._batch = 0.0
         self._rows_a_sample = 0.0
@@ -77,9 +78,10 @@ class Elastic:
         self._followed_n = np.full(n, False)
         """Workers for which it is known."""
 
-    def charge(self, row_cost_n: F64) -> None:
+    def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
         """Sets the cost of links from now on; shares follow slowly."""
         self._known.row_cost_n = row_cost_n
+        self._known.server_cost = server_cost
 
     def bound(self, shares: ShareBounds) -> None:
         """Sets the bounds of shares from now on; a parked worker that must not be parked takes part again."""

@@ -14,7 +14,7 @@ import numpy as np
 from dispatch.placement.arrays import F64, I64, Bool
 from dispatch.placement.capacity.compute import ComputeTimes
 from dispatch.placement.capacity.shadow import SoleShadow
-from dispatch.placement.capacity.step_model import DenseLoad, StepModel, sole_of
+from dispatch.placement.capacity.step_model import DenseLoad, ServerLoad, StepModel, sole_of
 
 DAMPING = 0.2
 """Weight of the newest step in everything that is averaged over steps."""
@@ -25,10 +25,12 @@ RECENT_DECISIONS = 8
 class WorkerKnowledge:
     """Learns step after step."""
 
-    def __init__(self, row_cost_n: F64, cache_rows_n: I64, dense: DenseLoad) -> None:
+    def __init__(self, row_cost_n: F64, cache_rows_n: I64, dense: DenseLoad, server_cost: float = 0.0) -> None:
         n = row_cost_n.size
         self.row_cost_n = row_cost_n
         """Cost of a row over each link; may be set between two steps."""
+        self.server_cost = server_cost
+        """Cost of a row over the link that all shards share; 0: it does not limit. May be set between two steps."""
         self._dense = dense
         self.compute = ComputeTimes(n)
         self._row_seconds = 0.0
@@ -89,11 +91,12 @@ class WorkerKnowledge:
         sole = sole_of(taking_part_n)
         # of one that is alone it is known what it moves; of others, what a shadow of its cache would
         alone_rows = self._shadow.rows_a_step if sole is None else float(self._moved_n[sole])
+        server_row = self.server_cost * (self._row_seconds or 1.0)
         return StepModel(
             samples,
             self.fixed_n,
             np.zeros(self.row_n.size) if self.is_measured else self.compute.fixed_n,
-            self._dense.whole_rows * self.row_n,
+            self._dense.whole_rows * np.maximum(self.row_n, server_row),
             self._sample_n(fields, self.compute.sample_n),
             least_n,
             most_n,
@@ -105,6 +108,7 @@ class WorkerKnowledge:
             quiet_sample_n=self._sample_n(fields, self.compute.undisturbed_sample_n) if self.is_measured else None,
             decide_several=min(self._decide_several or self._decide_alone, default=0.0),
             decide_alone=min(self._decide_alone, default=0.0),
+            server=ServerLoad(server_row, float(self._rows_n(fields).mean()), self._dense.rows, alone_rows),
         )
 
     def _sample_n(self, fields: int, compute_n: F64) -> F64:
@@ -112,10 +116,14 @@ class WorkerKnowledge:
 
         Most rows are on their way while the step before computes, so the longer of the two counts.
         """
+        return np.maximum(self._rows_n(fields) * self.row_n, compute_n)
+
+    def _rows_n(self, fields: int) -> F64:
+        """Rows that each worker moves for a sample."""
         known_n = self._trained_n > 0
         rows_n = self._moved_n / np.maximum(self._trained_n, 1e-12)
         usual = float(rows_n[known_n].mean()) if known_n.any() else float(fields)
-        return np.maximum(np.where(known_n, rows_n, usual) * self.row_n, compute_n)
+        return np.where(known_n, rows_n, usual)
 
 
 def damped(before: float, now: float) -> float:

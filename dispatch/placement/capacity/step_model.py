@@ -39,6 +39,27 @@ class DenseLoad:
 
 
 @dataclass(frozen=True)
+class ServerLoad:
+    """What a step moves over the link that all shards share. Members of a set use their own links at the same time, and
+    this one together.
+    """
+
+    row: float = 0.0
+    """Time of a row over it; 0: it does not limit."""
+    sample_rows: float = 0.0
+    """Rows that several workers move for each sample."""
+    dense_rows: float = 0.0
+    """Rows of dense weights, for each of several workers."""
+    alone_rows: float = 0.0
+    """Rows that a worker alone moves in a step."""
+
+    def time(self, samples: int, workers: int) -> float:
+        """How long a step of so many samples and workers keeps the link busy."""
+        several = samples * self.sample_rows + workers * self.dense_rows
+        return self.row * (self.alone_rows if workers == 1 else several)
+
+
+@dataclass(frozen=True)
 class StepModel:
     """How long a step of that many samples takes each worker, and how many it may get."""
 
@@ -70,6 +91,8 @@ class StepModel:
     """Time of a decision about several workers, which is made while the step before is trained."""
     decide_alone: float = 0.0
     """Time of a decision about one worker."""
+    server: ServerLoad = field(default_factory=ServerLoad)
+    """Load of the link that all shards share."""
 
     def time_of(self, taking_part_n: Bool) -> float:
         """How long a step takes if these workers take part, all of them; infinite if they cannot hold the batch."""
@@ -88,10 +111,12 @@ class StepModel:
     def _time_with(self, taking_part_n: Bool, sample_n: F64) -> float:
         if (sole := sole_of(taking_part_n)) is not None:
             can_hold = self.most_n[sole] >= self.samples
-            return max(float(self._alone_time_n[sole]), self.decide_alone) if can_hold else float("inf")
+            shared = self.server.time(self.samples, 1)
+            return max(float(self._alone_time_n[sole]), shared, self.decide_alone) if can_hold else float("inf")
         first_n = self.fixed_n + self.least_n * sample_n
         slowest = float(first_n[taking_part_n].max(initial=0.0))
-        return max(self._level(taking_part_n, sample_n), slowest, self.decide_several)
+        shared = self.server.time(self.samples, int(taking_part_n.sum()))
+        return max(self._level(taking_part_n, sample_n), slowest, shared, self.decide_several)
 
     def time_after(self, now_n: Bool, next_n: Bool) -> float:
         """The same for the next set, including its share of the hand-overs of the change."""

@@ -159,4 +159,5 @@ def _job(settings: "Settings", machines: Machines, batches: "list[Samples]") -> 
         ),
         devices=machines.devices or dispatch.workers,
         seed=settings.seed,
+        server_gbit=settings.ps.link_gbit,
     )

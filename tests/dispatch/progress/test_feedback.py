@@ -7,7 +7,7 @@ from dispatch.placement.decide import Decider
 from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
-from dispatch.progress.feedback import DECIDE_SHARE, Feedback, WorkerLink
+from dispatch.progress.feedback import DECIDE_SHARE, UNKNOWN_GBIT, Feedback, WorkerLink
 from dispatch.progress.underway import OrderedRound, Reported
 from dispatch.protocol import Report
 from dispatch.tally import NO_SECONDS
@@ -113,3 +113,13 @@ def test_measured_links_are_kept_over_generations() -> None:
         steps.complete(link_seconds=(0.01, 0.04))
     assert feedback.measured_gbit("b") == pytest.approx(0.2)
     assert feedback.start_generation(UNKNOWN).tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(("links", "cost"), [((FAST, SLOW), FAST.gbit / 2), ((), UNKNOWN_GBIT / 2)])
+def test_the_shared_link_costs_what_the_fastest_would_take_for_a_row(
+    links: tuple[WorkerLink, ...], cost: float
+) -> None:
+    feedback = Feedback(DispatchConfig(), is_elastic=False, row_bytes=ROW_BYTES, server_gbit=2.0)
+    feedback.start_generation(links)
+    assert feedback.server_cost == cost
+    assert Feedback(DispatchConfig(), is_elastic=False, row_bytes=ROW_BYTES).server_cost == 0.0

@@ -80,6 +80,14 @@ def test_workers_that_share_a_device_compute_in_turn() -> None:
     assert shared.compute_seconds_Sn == pytest.approx(2 * apart.compute_seconds_Sn)
 
 
+def test_a_plan_counts_what_workers_move_together() -> None:
+    wide, narrow = (
+        simulate_set(job(server_gbit=gbit), (1.0,) * 4, "round_robin", FREE)[0].parts() for gbit in (4.0, 0.1)
+    )
+    assert narrow.dense == pytest.approx(4 * 10 * wide.dense)
+    assert (narrow.early_rows + narrow.late_rows > 10 * (wide.early_rows + wide.late_rows)).all()
+
+
 def test_a_set_whose_caches_cannot_hold_the_batch_is_named_with_its_reason() -> None:
     half = job(cache_rows=BATCH)  # 2 keys a sample
     made = make_plan(half, (1.0, 1.0), "esd:1", FREE, ENDLESS)

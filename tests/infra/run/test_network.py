@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ def abandoned() -> Iterator[str]:
     ended.wait()
     _ip("netns", "add", f"freshet-{ended.pid}-0")
     _ip("link", "add", f"fr{ended.pid}b", "type", "bridge")
+    _ip("link", "add", f"fr{ended.pid}s", "type", "veth", "peer", "name", f"fr{ended.pid}p")
     yield str(ended.pid)
     remove_abandoned()
 
@@ -56,8 +58,28 @@ def test_either_end_of_a_link_has_its_speed() -> None:
         assert queue["options"]["rate"] == 20e6 / 8
 
 
+def test_what_workers_send_to_the_servers_crosses_their_own_link() -> None:
+    with namespaces([1.0], server_gbit=0.02) as network, socket.create_server((network.host, 0)) as server:
+        where = f"('{network.host}', {server.getsockname()[1]})"
+        hello = f"import socket; socket.create_connection({where}, 10).sendall(b'hello' * 10_000)"
+        subprocess.run([*network.inside(0), sys.executable, "-c", hello], check=True)
+        accepted, _ = server.accept()
+        with accepted, accepted.makefile("rb") as received:
+            assert len(received.read()) == 50_000
+        sent = [_queue(f"fr{os.getpid()}{end}") for end in "sp"]
+    assert [queue["options"]["rate"] for queue in sent] == [20e6 / 8] * 2
+    assert sent[1]["bytes"] > 50_000
+
+
+def _queue(interface: str) -> dict[str, Any]:
+    """What is known of the one queue of an interface."""
+    shown = subprocess.run(["tc", "-s", "-json", "qdisc", "show", "dev", interface], check=True, capture_output=True)
+    (queue,) = json.loads(shown.stdout)
+    return dict(queue)
+
+
 def test_nothing_is_left_behind() -> None:
-    with namespaces([1.0]) as network:
+    with namespaces([1.0], server_gbit=1.0) as network:
         assert network.names[0] in _ip("netns", "list")
     assert network.names[0] not in _ip("netns", "list")
     assert f"fr{os.getpid()}" not in _ip("link")
@@ -67,7 +89,7 @@ def test_what_an_ended_process_left_behind_is_removed(abandoned: str) -> None:
     with namespaces([1.0]) as network:
         assert network.names[0] in _ip("netns", "list")
         assert f"freshet-{abandoned}-0" not in _ip("netns", "list")
-        assert f"fr{abandoned}b" not in _ip("link")
+        assert f"fr{abandoned}" not in _ip("link")
 
 
 def test_a_machine_without_the_commands_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
