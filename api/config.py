@@ -25,6 +25,8 @@ class ApiConfig(Section):
     """Certificate chain (PEM) to serve HTTPS with; not set: plain HTTP."""
     tls_key: Path | None = None
     """Private key (PEM) of that certificate; not set: it is in the same file."""
+    plugins: bool = False
+    """Whether a request that starts a run may name a model of another package: its code then runs here."""
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Size of the largest request body."""
     requests_per_second: float = Field(default=200.0, gt=0, le=100_000)

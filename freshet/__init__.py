@@ -11,21 +11,22 @@ Names here are stable; everything else of the code base may change. Those of the
 Names are loaded when they are first used: the client needs no torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from freshet_client import *  # noqa: F403
 
     from freshet.learner import Learner as Learner
+    from trainer.models.plugged import ModelInputs as ModelInputs
 
-LEARNER = "Learner"
+OWN = {"Learner": "freshet.learner", "ModelInputs": "trainer.models.plugged"}
+"""Names that are not the client's, and the modules that have them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == LEARNER:
-        from freshet.learner import Learner
-
-        return Learner
+    if name in OWN:
+        return getattr(import_module(OWN[name]), name)
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'freshet' has no attribute {name!r}")
     if name == "__all__":
@@ -36,7 +37,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*_client().__all__, LEARNER]
+    return [*_client().__all__, *OWN]
 
 
 def _client() -> Any:

@@ -37,6 +37,7 @@ STORIES = (
     ("docs/schemas.md", "docs/policies.md"),
     ("docs/quality.md",),
     ("docs/learner.md",),
+    ("docs/plugins.md",),
 )
 """Documents that are read in one folder, one after the other, because they use the same run."""
 EXECUTED = "README.md"

@@ -1,14 +1,16 @@
 """Settings of the model and of the worker. Does not import torch, so that every process can read them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dispatch.dense import Reduce
 from infra.base.config import Section
 from infra.base.errors import ConfigError
+from infra.base.plugins import MODELS, find_plugin
 
 ModelName = Literal["wdl", "deepfm", "dcn", "dlrm", "ncf"]
+BUILT_IN: tuple[str, ...] = get_args(ModelName)
 CrossKind = Literal["matrix", "low_rank", "vector"]
 
 DENSE_FILE = "dense.safetensors"
@@ -19,8 +21,10 @@ Width = Annotated[int, Field(gt=0)]
 class ModelConfig(Section):
     """The dense part of the model, and how it learns."""
 
-    name: ModelName = "dcn"
-    """Architecture: wdl, deepfm, dcn, dlrm or ncf."""
+    name: str = "dcn"
+    """Architecture: wdl, deepfm, dcn, dlrm or ncf; or a model of your own, by the name of an entry point or as
+    module:Name.
+    """
     mlp: tuple[Width, ...] = (128, 64)
     """Widths of the hidden layers."""
     cross_layers: int = Field(default=2, ge=1)
@@ -41,6 +45,18 @@ class ModelConfig(Section):
     """
     base_rate: float = Field(default=0.25, gt=0, lt=1)
     """Click rate expected before anything is learnt: the output bias starts at its log-odds."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name not in BUILT_IN:
+            find_plugin("model", MODELS, name, BUILT_IN)
+        return name
+
+    @property
+    def is_plugged(self) -> bool:
+        """Whether the model is not one of Freshet's own."""
+        return self.name not in BUILT_IN
 
 
 def check_cross(config: ModelConfig, inputs: int) -> None:

@@ -209,7 +209,8 @@ class Worker:
             labels=job.labels,
         )
         dense = Dense(self.model, job.model)
-        is_captured = self.device.type == "cuda" and job.trainer.graphs
+        # a model of another package may do what cannot be captured
+        is_captured = self.device.type == "cuda" and job.trainer.graphs and not job.model.is_plugged
         self._graphs = Graphs(self.model, dense, job.rows.dim, job.batch) if is_captured else None
         return dense
 

@@ -14,12 +14,15 @@ import xxhash
 
 from dispatch.protocol import FROM_DISPATCHER, TO_DISPATCHER
 from infra.base.agreement import Agreement
+from infra.base.plugins import MODELS, code_digest, find_plugin
 from infra.base.telemetry import code_version
 from infra.base.wire import Header
 from infra.run.settings import EARLIER, Settings
 from ps.protocol import FROM_SHARD, TO_SHARD
 
 VERSION = "the version of Freshet"
+MODEL_CODE = "the digest of the model's code"
+"""Of a model that is not Freshet's own: its package may differ from one machine to the next."""
 MESSAGES = "the digest of messages"
 """Distinguishes two states of the code between versions."""
 
@@ -62,7 +65,7 @@ WORKERS = (
 
 STREAM = ("stream.source", "stream.topic")
 """Besides those above, settings that must not change when a run is resumed."""
-FREE = (VERSION, MESSAGES, "ps.shards", "trainer.unencrypted_reduce")
+FREE = (VERSION, MESSAGES, MODEL_CODE, "ps.shards", "trainer.unencrypted_reduce")
 """Of those above, settings that may change when a run is resumed: no bit of the model depends on them, or should."""
 
 MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
@@ -169,6 +172,8 @@ def agreement_of(settings: Settings) -> Agreement:
     code = {VERSION: code_version(), MESSAGES: messages_digest()}
     everyone = code | {name: _text(settings, name) for name in SHARDS_AND_WORKERS}
     workers = everyone | {name: _text(settings, name) for name in WORKERS}
+    if settings.model.is_plugged:
+        workers |= {MODEL_CODE: code_digest(find_plugin("model", MODELS, settings.model.name))}
     frozen = {name: value for name, value in workers.items() if name not in FREE and not _is_as_ever(settings, name)}
     frozen |= {name: _text(settings, name) for name in STREAM}
     return Agreement(workers=workers, shards=everyone, frozen=frozen)

@@ -11,12 +11,14 @@ from infra.base.errors import ConfigError
 from infra.base.wire import check_local, load_curve
 from infra.run.settings import Settings
 from trainer.config import check_cross
+from trainer.models.size import dense_weights
 
 
 def check_start(settings: Settings) -> None:
     """Raises ConfigError for settings with which one of the processes would fail."""
     schema = settings.event_schema
     check_cross(settings.model, schema.vectors * settings.rows.dim + schema.dense)
+    check_plugged(settings)
     check_wide(settings)
     settings.dispatch.check_parking()
     check_caches(settings)
@@ -33,6 +35,14 @@ def check_start(settings: Settings) -> None:
         for name in ("server", *(f"worker-{number}" for number in range(settings.dispatch.workers))):
             load_curve(settings.curve_folder, name)
     check_encryption(settings)
+
+
+def check_plugged(settings: Settings) -> None:
+    """Raises ConfigError for a model of another package that cannot be loaded or trained; loads it, and torch."""
+    schema = settings.event_schema
+    if settings.model.is_plugged:
+        labels = max(1, len(schema.labels))
+        dense_weights(settings.model, schema.vectors, settings.rows.dim, schema.dense, len(schema.crosses), labels)
 
 
 def check_wide(settings: Settings) -> None:

@@ -1,25 +1,30 @@
 """The dense part of a model as ONNX: embeddings, wide weights and dense inputs in, one logit a sample out.
 
 It is written node by node; each function mirrors the forward pass of its model, so that neither torch's exporter nor
-its compiler is needed. Needs the extra ``onnx``. Inputs that a model does not use (wide weights, dense inputs) are left
-out. Rows of a pooled table come in summed: one embedding and one wide weight.
+its compiler is needed. A model of another package is written by torch's exporter, and its nodes are taken over. Needs
+the extra ``onnx``. Inputs that a model does not use (wide weights, dense inputs) are left out. Rows of a pooled table
+come in summed: one embedding and one wide weight.
 
 Legend: B samples, F wide weights a sample, E of them without those of crosses, D embedding columns, N dense inputs,
 V vectors, H width of a hidden vector.
 """
 
+import io
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from infra.base.errors import MissingProgram
-from serving.snapshots.model import HEAD, MORE_HEADS, RunModel
-from trainer.config import ModelName
+from infra.base.errors import ConfigError, MissingProgram
+from infra.base.plugins import describe_failure
+from serving.snapshots.model import HEAD, MORE_HEADS, RunModel, build
+from trainer.models.plugged import PluggedModel
 
 try:
-    from onnx import TensorProto, checker, helper, numpy_helper
+    from onnx import TensorProto, checker, compose, helper, load_model_from_string, numpy_helper
 except ImportError as error:
     raise MissingProgram(
         "the dense part cannot be written as ONNX: the package 'onnx' is missing; expected Freshet with its extra; "
@@ -82,7 +87,7 @@ class OnnxGraph:
 def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
     """A checked ONNX model: (embeddings B×E×D, wide B×F, dense B×N) → logits B, and as many for each further label."""
     graph = OnnxGraph(of, weights)
-    hidden = HIDDEN[of.model.name](graph)
+    hidden = (_plugged if of.model.is_plugged else HIDDEN[of.model.name])(graph)
     heads = {"logits": HEAD}
     heads |= {f"logits_{name}": f"{MORE_HEADS}.{place}" for place, name in enumerate(of.schema.more_labels)}
     for output, head in heads.items():
@@ -96,7 +101,9 @@ def dense_graph(of: RunModel, weights: Mapping[str, NDArray[Any]]) -> bytes:
     shapes |= {"dense": ["B", of.schema.dense]} if of.schema.dense else {}
     inputs = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
     outputs = [helper.make_tensor_value_info(name, kind, ["B"]) for name in heads]
-    made = helper.make_graph(graph.nodes, of.model.name, inputs, outputs, list(graph.constants.values()))
+    made = helper.make_graph(
+        graph.nodes, of.model.name.replace(":", "."), inputs, outputs, list(graph.constants.values())
+    )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString()
@@ -159,7 +166,58 @@ def _ncf(graph: OnnxGraph) -> str:
     return graph.concat(graph.op("Mul", user, item), deep)
 
 
-HIDDEN: Mapping[ModelName, Callable[[OnnxGraph], str]] = {
+BODY = "body"
+
+
+def _plugged(graph: OnnxGraph) -> str:
+    """The nodes that torch's exporter writes for the module of another package, under names that begin with BODY."""
+    embeddings = graph.op("Identity", "embeddings")
+    zero = graph.constant([0])
+    flat = graph.op("Flatten", embeddings, axis=1)
+    no_dense = graph.op("Slice", flat, zero, zero, graph.constant([1]))  # samples × 0
+    inputs = {"embeddings": embeddings, "dense": "dense" if graph.of.schema.dense else no_dense}
+    written = compose.add_prefix(_exported_body(graph), f"{BODY}/").graph
+    for name in [name for name in graph.constants if name.startswith(f"{BODY}.")]:
+        del graph.constants[name]
+    graph.constants |= {each.name: each for each in written.initializer}
+    used = {f"{BODY}/{name}": given for name, given in inputs.items()}
+    for node in written.node:
+        node.input[:] = [used.get(name, name) for name in node.input]
+        graph.nodes.append(node)
+    return f"{BODY}/hidden"
+
+
+def _exported_body(graph: OnnxGraph) -> Any:
+    model = build(graph.of)
+    assert isinstance(model, PluggedModel), "only models of other packages are exported"
+    for name, weight in model.body.named_parameters():
+        weight.data.copy_(torch.from_numpy(graph.weights[f"{BODY}.{name}"]))
+    schema = graph.of.schema
+    dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
+    inputs = torch.zeros(2, schema.vectors, graph.of.rows.dim, dtype=dtype), torch.zeros(2, schema.dense, dtype=dtype)
+    names = ["embeddings", "dense"]
+    written = io.BytesIO()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the exporter without a compiler is deprecated
+            torch.onnx.export(
+                model.body.eval(),
+                inputs,
+                written,  # type: ignore[arg-type]  # this exporter writes to open files, too
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=names,
+                output_names=["hidden"],
+                dynamic_axes={name: {0: "B"} for name in (*names, "hidden")},
+            )
+    except Exception as error:  # whatever the exporter cannot express
+        raise ConfigError(
+            f"model {graph.of.model.name!r} cannot be written as ONNX: {describe_failure(error)}; expected operations "
+            "that torch.onnx.export knows; export without --onnx"
+        ) from error
+    return load_model_from_string(written.getvalue())
+
+
+HIDDEN: Mapping[str, Callable[[OnnxGraph], str]] = {
     "wdl": _wdl,
     "deepfm": _deepfm,
     "dcn": _dcn,

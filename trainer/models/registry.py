@@ -4,17 +4,18 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from trainer.config import ModelConfig, ModelName
+from trainer.config import ModelConfig
 from trainer.models.dcn import Dcn
 from trainer.models.deepfm import DeepFm
 from trainer.models.dlrm import Dlrm
 from trainer.models.layers import ClickModel, Pools
 from trainer.models.ncf import Ncf
+from trainer.models.plugged import check_repeatable, plugged
 from trainer.models.wdl import Wdl
 
 Build = Callable[[ModelConfig, int, int, int, int, torch.Generator], ClickModel]
 
-MODELS: Mapping[ModelName, Build] = {"wdl": Wdl, "deepfm": DeepFm, "dcn": Dcn, "dlrm": Dlrm, "ncf": Ncf}
+MODELS: Mapping[str, Build] = {"wdl": Wdl, "deepfm": DeepFm, "dcn": Dcn, "dlrm": Dlrm, "ncf": Ncf}
 
 
 def build_model(
@@ -39,9 +40,23 @@ def build_model(
     """
     generator = torch.Generator().manual_seed(seed)
     vectors = fields - sum(count - 1 for _, count in pools)
-    model = MODELS[config.name](config, vectors, dim, dense, vectors + crosses, generator)
+    build = plugged(config.name) if config.is_plugged else MODELS[config.name]
+    model = build(config, vectors, dim, dense, vectors + crosses, generator)
     model.output.add_heads(labels - 1, config, vectors + crosses)
     model = model.to(device, dtype)
     model.fields = fields
     model.pools = pools
     return model
+
+
+def try_plugged(config: ModelConfig, vectors: int, dim: int, dense: int, crosses: int, labels: int) -> int:
+    """Number of dense weights of a model that is not Freshet's own; raises ConfigError if it cannot be trained.
+
+    It is built twice, which must give the same weights.
+    """
+    cpu = torch.device("cpu")
+    first, second = (
+        build_model(config, vectors, dim, dense, 0, torch.float32, cpu, crosses, labels=labels) for _ in range(2)
+    )
+    check_repeatable(config.name, first, second)
+    return sum(weight.numel() for weight in first.parameters())

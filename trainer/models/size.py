@@ -6,11 +6,15 @@ Every function mirrors the constructor of its model, for F keys of D columns and
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from trainer.config import ModelConfig, ModelName
+from trainer.config import ModelConfig
 
 
 def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int, crosses: int = 0, labels: int = 1) -> int:
-    """Number of weights of the dense part, without the rows."""
+    """Number of weights of the dense part, without the rows; a model that is not Freshet's own is built for that."""
+    if config.is_plugged:
+        from trainer.models.registry import try_plugged
+
+        return try_plugged(config, fields, dim, dense, crosses, labels)
     scales = fields + crosses if config.scale_rate else 0
     head = _output_width(config, fields, dim, dense) + 1 + scales
     return SIZES[config.name](config, fields, dim, dense) + scales + (labels - 1) * head
@@ -69,7 +73,7 @@ def _deep(inputs: int, widths: Sequence[int]) -> int:
     return sum(_linear(left, right) for left, right in pairwise(layers)) + layers[-1] + 1
 
 
-SIZES: Mapping[ModelName, Callable[[ModelConfig, int, int, int], int]] = {
+SIZES: Mapping[str, Callable[[ModelConfig, int, int, int], int]] = {
     "wdl": _wdl,
     "deepfm": _deepfm,
     "dcn": _dcn,

@@ -1,8 +1,8 @@
-"""``freshet init``: writes a schema for a file of events."""
+"""``freshet init``: writes a schema for a file of events, or a package for a model of one's own."""
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -31,20 +31,35 @@ Limit = Annotated[int, typer.Option(help="Most events to examine.", min=1)]
 
 
 def init(
-    file: EventsFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The schema to write.")] = Path("schema.toml"),
+    file: Annotated[
+        Path | None, typer.Argument(help="JSON lines, CSV or Parquet; may end in .gz.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The schema to write (schema.toml), or the folder.", show_default=False),
+    ] = None,
     label: Label = None,
     time: Time = None,
     limit: Limit = EVENTS,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing schema.")] = False,
+    plugin: Annotated[
+        Literal["model"] | None,
+        typer.Option(help="Write a package with a model of your own instead (folder my-model).", show_default=False),
+    ] = None,
 ) -> None:
     """Write a schema for a file of events, guessed from its contents, with the reason for every field.
 
     Lines of JSON may be events, or plain objects; these, CSV and Parquet have a column with the label and, perhaps, one
-    with the time.
+    with the time. With --plugin model there is no file: a package is written with a model that can be trained as it is.
 
     Example: freshet init clicks.csv --label clicked --time ts -o schema.toml
     """
+    if plugin is not None:
+        _write_plugin(file, output or Path("my-model"))
+        return
+    if file is None:
+        raise ConfigError("a schema is written for a file, and none is given; expected one; freshet init FILE")
+    output = output or Path("schema.toml")
     if output.exists() and not force:
         raise ConfigError(f"{output} exists; expected a new file; choose another with -o, or overwrite it with --force")
     check_output(output)
@@ -56,6 +71,20 @@ def init(
     show_guess(guess, console)
     command = shlex.join(["freshet", "check", str(file), "--schema", str(output)])
     console.print(Text(f"{output} is written; read it, then: {command}"), soft_wrap=True)
+
+
+def _write_plugin(file: Path | None, folder: Path) -> None:
+    from infra.cli.first.plugin import write_plugin
+
+    if file is not None:
+        raise ConfigError(
+            f"{file} is given with --plugin; expected one of them: a package needs no events; leave one out"
+        )
+    commands = write_plugin(folder)
+    console = Console(highlight=False)
+    console.print(Text(f"{folder} is written: a package with a model; read my_model.py in it, then:"), soft_wrap=True)
+    for command in commands:
+        console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def show_guess(guess: "SchemaGuess", console: Console) -> None:

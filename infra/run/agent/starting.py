@@ -37,6 +37,7 @@ from infra.run.checks import check_start
 from infra.run.defaults import up_settings
 from infra.run.notices import Notices
 from infra.run.resume import resumed
+from infra.run.settings import Settings
 from infra.run.supervision.child import ProcessSpec
 from infra.run.supervision.supervisor import PASS_SECONDS, Supervisor
 
@@ -183,6 +184,7 @@ class RunStarter:
         fixed = [f"run={name}", f"folder={folder}"]
         chosen = [*self._common, *(f"{key}={value}" for key, value in settings.items()), *fixed]
         found = up_settings(self._config, chosen, {})
+        check_plugins(found, settings)
         found = resumed(found, self._config, chosen) or found
         check_start(found)
         config = [] if self._config is None else ["--config", str(self._config)]
@@ -198,6 +200,15 @@ class RunStarter:
 
     def _request(self, name: str) -> Path:
         return self._folder / REQUESTS / f"{name}.json"
+
+
+def check_plugins(found: Settings, asked: Mapping[str, str]) -> None:
+    """Raises ConfigError if a request names code of another package, unless the agent's settings allow it."""
+    if found.model.is_plugged and "model.name" in asked and not found.api.plugins:
+        raise ConfigError(
+            f"model.name = {found.model.name!r} is a plug-in; expected a model that Freshet comes with; start the "
+            "agent with --set api.plugins=true to allow others"
+        )
 
 
 def _is_stop(record: SteeringRecord) -> bool:

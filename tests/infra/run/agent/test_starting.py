@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from dispatch.journal.occupied import RUN_LOCK, is_under_way
+from infra.base.errors import ConfigError
 from infra.base.files import try_lock
+from infra.run.agent.starting import check_plugins
+from infra.run.settings import load_settings
 from infra.run.supervision.nursery import as_started
 from tests.api.serving import Served, serving, until
 from tests.end_to_end.processes import start, wait_until
@@ -114,3 +118,12 @@ def running_supervisor(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
+
+
+def test_a_request_may_name_a_plug_in_only_if_the_agent_allows_it() -> None:
+    asked = {"model.name": "towers:Tower"}
+    found = load_settings(None, ["model.name=towers:Tower"])
+    with pytest.raises(ConfigError, match=r"'towers:Tower' is a plug-in; .* --set api\.plugins=true"):
+        check_plugins(found, asked)
+    check_plugins(found, {"dispatch.workers": "2"})  # then it is the agent's own choice
+    check_plugins(load_settings(None, ["model.name=towers:Tower", "api.plugins=true"]), asked)
