@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dispatch.config import DispatchConfig, MemoryConfig, QualityConfig
 from dispatch.dense import Reduce, check_reduce, needs_ring
 from dispatch.placement.capacity.room import check_room
+from dispatch.placement.policies.spec import Needs
 from dispatch.placement.rows.pruning import PruneTerms, profile_of
 from dispatch.protocol import unencrypted
 from infra.base.agreement import Agreement
@@ -186,23 +187,22 @@ def check_replicas(rows: RowConfig, policy: str, has_hot_set: bool) -> None:
         )
 
 
-def check_job(job: DispatchJob, is_elastic: bool, hot_share: float) -> None:
-    """Raises ConfigError, before anything starts, if settings contradict each other."""
+def check_job(job: DispatchJob, needs: Needs) -> None:
+    """Raises ConfigError, before anything starts, if settings contradict each other. needs: of the policy."""
     dispatch = job.dispatch
-    has_hot_set = hot_share > 0
     dispatch.check_parking()
     check_room(
         cache_rows=dispatch.cache_rows,
         batch=job.stream.batch,
         workers=dispatch.workers,
         fields=job.schema.fields,
-        shares=dispatch.share_bounds if is_elastic else None,
-        hot_share=hot_share,
+        shares=dispatch.share_bounds if needs.elastic else None,
+        hot_share=needs.hot_share,
     )
     job.memory.check_expiry(dispatch.lookahead)
     job.quality.places(job.schema)
     job.prune_terms()
-    check_replicas(job.rows, dispatch.policy, has_hot_set)
-    check_reduce(job.dense.reduce, dispatch.policy, has_hot_set)
-    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, has_hot_set):
+    check_replicas(job.rows, dispatch.policy, has_hot_set=needs.hot_share > 0)
+    check_reduce(job.dense.reduce, dispatch.policy, has_hot_set=needs.ring)
+    if dispatch.workers > 1 and not job.may_sum and needs_ring(job.dense.reduce, needs.ring):
         raise unencrypted(dispatch.workers)

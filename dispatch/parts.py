@@ -69,7 +69,7 @@ def open_parts(
     steering = Steering(job, pilot, lambda: stop.requested)
     resources.callback(steering.kernels.close)
     needs = steering.needs
-    check_job(job, needs.elastic, needs.hot_share)
+    check_job(job, needs)
     journal = RunJournal(job)
     resources.callback(journal.close)
     intake = Intake(job, journal, source, letters, meter)
@@ -79,7 +79,7 @@ def open_parts(
     control_at, feed_at = control_endpoints(job, resources)
     context: zmq.Context[zmq.Socket[bytes]] = resources.enter_context(zmq.Context())
     resources.enter_context(guarded(context, job.curve))
-    may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.hot_share > 0)
+    may_join = job.may_sum or not needs_ring(job.dense.reduce, needs.ring)
     crew = Crew(
         context=context,
         endpoint=job.dispatch.endpoint,

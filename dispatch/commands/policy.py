@@ -41,7 +41,7 @@ class PolicyCommand(CommandSpec):
             workers = max(run.job.dispatch.workers, len(run.names))
             update = {"policy": str(spec), "workers": workers}
             asked = replace(run.job, dispatch=run.job.dispatch.model_copy(update=update))
-            check_job(asked, spec.needs.elastic, spec.needs.hot_share)
+            check_job(asked, spec.needs)
         except (ConfigError, DispatchError, PlacementError) as error:
             raise CommandRefused(f"the policy stays as it is: {error}") from error
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I32, I64, U8
+from dispatch.placement.arrays import F64, I32, I64, U8, Bool
 from dispatch.placement.assign.choices import Backend
 from dispatch.placement.assign.situation import Assignment, Policy, Situation
 from dispatch.placement.assign.worth import Worth, weigh
@@ -32,6 +32,7 @@ from dispatch.placement.rows.hot import Profile
 from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
+from dispatch.placement.rows.two_fold import TwoFold
 from infra.base.distinct import FEWEST_DIVIDED, BatchKeys, number_keys
 from infra.base.errors import ConfigError
 from infra.base.kernels import threads
@@ -144,6 +145,11 @@ class Decider:
         self._profile: Profile | None = None
         if needs.profile_steps:
             self._profile = Profile(needs.profile_steps, directory.replicas, directory.workers, needs.only_worthwhile)
+        self._two_fold: TwoFold | None = None
+        if needs.hot_by_cost and directory.replicas and directory.workers > 1:
+            self._two_fold = TwoFold(directory.replicas, directory.workers, value_share)
+        self._was_flushed = False
+        """Whether no step was decided since the last flush."""
         self._other_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def decide(
@@ -161,6 +167,9 @@ class Decider:
         began = perf_counter()
         cpu_began = thread_time()
         samples, fields = keys.local_BF.shape
+        if self._was_flushed and self._directory.replicated.size:
+            # what is replicated is not forgotten; a recovery that begins here learns of it in this step only
+            forget_before = 0
         forgotten = self._forget(forget_before)
         keys, admitted = self._admit(step, keys)
         rows = self._index.resolve(keys)
@@ -180,6 +189,10 @@ class Decider:
         assignment = assigned.assignment
         plan = assigned.plan
         sole = self._update_capacities(assignment, plan)
+        if self._two_fold is not None:
+            is_hot_U = self._directory.is_replicated(rows.rows_U)
+            costs_n = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
+            self._two_fold.count_step(rows, assignment.worker_B, plan, is_hot_U, costs_n)
         seconds = perf_counter() - began
         cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
@@ -297,6 +310,7 @@ class Decider:
         self._directory.write_behind(is_due)
 
     def flush(self) -> RoundPlan:
+        self._was_flushed = True
         return self._directory.flush()
 
     def _forget(self, before: int) -> I64:
@@ -309,6 +323,8 @@ class Decider:
             self._pruner.forget(live)
         if self._profile is not None:
             self._profile.forget(forgotten)
+        if self._two_fold is not None:
+            self._two_fold.forget(forgotten)
         return forgotten
 
     def _admit(self, step: int, keys: BatchKeys) -> tuple[BatchKeys, bytes | None]:
@@ -330,10 +346,27 @@ class Decider:
         return (None, NO_ROWS) if count == new.size else (count, new[count:])
 
     def _choose_hot_set(self, rows: BatchRows) -> I64 | None:
+        """Chooses the rows that are replicated from this step on; None: as before.
+
+        In the first step after a flush they are named even if they are the same: a recovery may begin with that step.
+        """
+        was_flushed = self._was_flushed
+        self._was_flushed = False
+        before = self._directory.replicated
         hot = self._profile.count_batch(rows) if self._profile is not None else None
         if hot is not None:
+            self._directory.replicate(hot, for_good=True)
+            return hot
+        if was_flushed and self._two_fold is not None:
+            everyone_n = np.full(self._directory.workers, True)
+            hot = self._two_fold.choose(before, self._shared_costs(everyone_n), self._row_cost_n)
             self._directory.replicate(hot)
-        return hot
+            return hot if hot.size or before.size else None
+        return before if was_flushed and before.size else None
+
+    def _shared_costs(self, uses_link_n: Bool) -> F64:
+        """Cost of a row through the shards; uses_link_n: who has samples."""
+        return shared_costs(self._row_cost_n, self._server_cost, uses_link_n)
 
     def _capacities(self, step: int, rows: BatchRows, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:
@@ -364,7 +397,7 @@ class Decider:
             rows.local_BF,
             state_U,
             holders_UQ,
-            shared_costs(self._row_cost_n, self._server_cost, capacity_n > 0),
+            self._shared_costs(capacity_n > 0),
             capacity_n,
             value_share=self._value_share,
             size_U=self._directory.sizes(rows.rows_U),
@@ -425,9 +458,9 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
 
 def _warm_up(policy: str, seed: int, backend: Backend, chunks: int, workers: int) -> None:
     spec = parse_spec(policy)
-    hot = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
+    replicas = min(8, hot_rows(spec.needs.hot_share, 1 << 20))
     caches = np.full(workers, 32, np.int64)
-    directory = Directory(caches, "lru", 2, spec.needs.synchronisation, hot, write_behind=1.0)
+    directory = Directory(caches, "lru", 2, spec.needs.synchronisation, replicas, write_behind=1.0)
     index = Index.restore(np.arange(4, dtype=np.uint64))
     admission = Admission(AdmissionTerms(after=2, filter_bytes=1024), np.arange(2, dtype=np.uint64))
     built = spec.build(seed, backend)
@@ -447,6 +480,10 @@ def _warm_up(policy: str, seed: int, backend: Backend, chunks: int, workers: int
         keys_BF = (np.arange(16, dtype=np.uint64) % 5 + step).reshape(8, 2)
         decider.decide(step, number_keys(keys_BF), forget_before=max(0, step - 3))
     decider.flush()
+    if spec.needs.hot_by_cost and workers > 1:
+        for step, hot in enumerate((4, 2, 0), start=COMPARED_STEPS + 1):  # rows enter, and leave
+            decider.decide(step, number_keys(np.arange(16, dtype=np.uint64).reshape(8, 2) % np.uint64(5)))
+            directory.replicate(np.arange(hot))
     if chunks:
         decider.reshape(np.arange(2), np.zeros(2, np.uint8))
         decider.drop_copies()

@@ -484,6 +484,54 @@ def dispatch(
 
 
 @dataclass(frozen=True)
+class HotOptions:
+    """The stream and the workers of which rows are replicated."""
+
+    file: Annotated[Path | None, typer.Option("--input", help="File of keys; synthetic keys by default.")] = None
+    form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "criteo"
+    workers: Annotated[int, typer.Option(help="Workers.", min=2, max=128)] = 8
+    batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
+    cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; 1 for all if empty.")] = ""
+    server: Annotated[float, typer.Option(help="Gbit/s of the link that all shards share; 0: wide.", min=0)] = 0.0
+    dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 128
+    optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows; its state is moved, too.")] = "adagrad"
+    samples: Annotated[int | None, typer.Option(help="Samples to use; all by default.", min=1)] = None
+
+
+@app.command()
+@grouped
+def hot(
+    what: HotOptions,
+    policy: Annotated[str, typer.Option(help="How samples are assigned: a policy without :hot.")] = "esd:1",
+    sizes: Annotated[str, typer.Option(help="Sizes of the hot set, in rows.")] = "0,16,64,256,1024",
+    output: Output = None,
+) -> None:
+    """Show what hot sets of several sizes would save in a ring, and which size the rule of :hot chooses.
+
+    The live directory decides a stream of keys, without training; rows alone are counted. The first half of the stream
+    shows what rows cost, the second is measured.
+
+    Example: freshet bench hot --input criteo.tsv.gz --format criteo --workers 8 --server 2 --json hot.json
+    """
+    from benchmarks.simulated.hot import HotWorkload, hot_table, parse_sizes, run_hot
+    from benchmarks.simulated.keys import dense_inputs, read_keys
+    from benchmarks.simulated.sizes import Architecture
+    from benchmarks.simulated.workload import check_policies, make_workload, parse_links
+
+    (spec,) = check_policies(policy)
+    wanted = parse_sizes(sizes)
+    speeds = parse_links(what.links, what.workers)
+    keys_KF = read_keys(what.form, _existing(what.file), what.samples)
+    row = Architecture(what.optimizer, "wdl", keys_KF.shape[1], dense_inputs(what.form), 0, "ring").sizes(what.dim)
+    workload = make_workload(keys_KF, speeds, what.batch, what.cache_ratio, sizes=row)
+    case = HotWorkload(workload, spec, what.server)
+    points = run_hot(case, wanted)
+    Console().print(hot_table(points, case))
+    write_json(points, output)
+
+
+@dataclass(frozen=True)
 class TrainOptions:
     """The training that every run does."""
 

@@ -98,7 +98,7 @@ def check_encryption(settings: Settings) -> None:
     has_keys = settings.curve_folder is not None
     workers = settings.dispatch.workers
     reduce = settings.trainer.reduce
-    has_hot_set = parse_spec(settings.dispatch.policy).needs.hot_share > 0
+    has_hot_set = parse_spec(settings.dispatch.policy).needs.ring
     check_reduce(reduce, settings.dispatch.policy, has_hot_set)
     if has_keys and workers > 1 and not settings.trainer.unencrypted_reduce and needs_ring(reduce, has_hot_set):
         raise unencrypted(workers)

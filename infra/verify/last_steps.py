@@ -98,7 +98,8 @@ class KnownKeys:
         self._steps_R = np.empty(0, np.int64)
         """The last step that used each row; as long as the index, or longer."""
         self._hot = NO_ROWS
-        """Rows that are replicated, and so never forgotten."""
+        """Rows that are replicated, and so not forgotten."""
+        self._generation = 0
 
     def after(self, steps: Iterable[StepDecided]) -> LastSteps:
         for step, keys_BF in keys_of(self._settings, steps):
@@ -108,6 +109,8 @@ class KnownKeys:
         return self._index.keys[order_K].copy(), self._steps_R[order_K]
 
     def _add(self, step: StepDecided, keys_BF: NDArray[np.uint64]) -> None:
+        if step.manifest.generation != self._generation:  # it begins without replicas
+            self._generation, self._hot = step.manifest.generation, NO_ROWS
         if step.forget_before:
             self._forget(step.forget_before)
         if step.admitted is not None:

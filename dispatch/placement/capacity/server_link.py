@@ -8,9 +8,12 @@ others together, it does not matter.
 Legend: n workers.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dispatch.placement.arrays import F64, Bool
+from dispatch.placement.capacity.participation import MIN_IMPROVEMENT
 
 
 def shared_costs(row_cost_n: F64, server_cost: float, uses_link_n: Bool) -> F64:
@@ -26,3 +29,18 @@ def shared_costs(row_cost_n: F64, server_cost: float, uses_link_n: Bool) -> F64:
     shares = (1.0 / server_cost - slower) / np.arange(rates.size, 0, -1)
     limits = shares[shares < rates]  # the first is the share of all whose links are faster than it
     return np.maximum(row_cost_n, 1.0 / limits[0]) if limits.size else row_cost_n
+
+
+def ring_pays(links_gbit: Sequence[float], server_gbit: float) -> bool:
+    """Whether dense gradients are summed clearly sooner in a ring than over the hub, by the links alone.
+
+    Over the hub every worker sends all of them at its share of the shards' link, and receives as many at the same time;
+    in a ring of n it sends 2(n-1)/n of them, at the speed of the slowest link. Where that is not known, or the shards'
+    link does not limit, the hub stays: it is what runs do without this choice.
+    """
+    if not server_gbit or not all(links_gbit):
+        return False
+    second_n = 1.0 / np.array(links_gbit)
+    hub = shared_costs(second_n, 1.0 / server_gbit, np.full(second_n.size, True)).max()
+    ring = 2 * (second_n.size - 1) / second_n.size * second_n.max()
+    return bool(ring < (1 - MIN_IMPROVEMENT) * hub)

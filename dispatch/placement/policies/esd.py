@@ -6,7 +6,7 @@ from typing import get_args
 
 from dispatch.placement.assign.choices import Backend, Criterion
 from dispatch.placement.assign.situation import Policy
-from dispatch.placement.policies.spec import ELASTIC, NamedSpec, Needs, Spec, parse_alpha, split_last
+from dispatch.placement.policies.spec import ELASTIC, HOT, NamedSpec, Needs, Spec, needs_of, parse_alpha, split_last
 
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 LITERAL = "literal"
@@ -16,7 +16,7 @@ STRICT = "strict"
 @dataclass(frozen=True)
 class EsdSpec(NamedSpec):
     name = "esd"
-    form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic] (criterion: {', '.join(CRITERIA)})"
+    form = f"esd[:alpha[:criterion]][:{LITERAL}][:{STRICT}][:elastic][:hot] (criterion: {', '.join(CRITERIA)})"
 
     alpha: float = 1.0
     """Share of the samples that are assigned exactly."""
@@ -27,10 +27,13 @@ class EsdSpec(NamedSpec):
     strict: bool = False
     """Whether a split row counts as held by nobody in the cost of a sample, instead of by its part-holders."""
     elastic: bool = False
+    hot: bool = False
+    """Whether rows that cost less in a ring are replicated there."""
 
     @classmethod
     def parse(cls, parameters: Sequence[str]) -> Spec | None:
-        written, elastic = split_last(parameters, ELASTIC)
+        written, hot = split_last(parameters, HOT)
+        written, elastic = split_last(written, ELASTIC)
         written, strict = split_last(written, STRICT)
         written, literal = split_last(written, LITERAL)
         if len(written) > 2:
@@ -38,16 +41,16 @@ class EsdSpec(NamedSpec):
         alpha = parse_alpha(written[0], "esd:0.5") if written else 1.0
         wanted = written[1] if len(written) == 2 else CRITERIA[0]
         found = next((criterion for criterion in CRITERIA if criterion == wanted), None)
-        return cls(alpha, found, literal, strict, elastic) if found is not None else None
+        return cls(alpha, found, literal, strict, elastic, hot) if found is not None else None
 
     def __str__(self) -> str:
         criterion = [self.criterion] * (self.criterion != CRITERIA[0])
-        chosen = [*[LITERAL] * self.literal, *[STRICT] * self.strict, *[ELASTIC] * self.elastic]
+        chosen = [*[LITERAL] * self.literal, *[STRICT] * self.strict, *[ELASTIC] * self.elastic, *[HOT] * self.hot]
         return ":".join(["esd", f"{self.alpha:g}", *criterion, *chosen])
 
     @property
     def needs(self) -> Needs:
-        return Needs(elastic=self.elastic, alpha=self.alpha)
+        return needs_of(self.alpha, self.elastic, self.hot)
 
     @property
     def solves_exactly(self) -> bool:

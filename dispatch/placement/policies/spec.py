@@ -1,8 +1,10 @@
 """What all policies have in common: how they are written in settings, and what they may need from the dispatcher.
 
 A policy is written as its name followed by its parameters, separated by colons, as in ``esd:0.5:min3-min``. A policy
-that allows it may end in ``:elastic``: capacities then follow links and measured times instead of being equal. A final
-``:full`` makes synchronisation full (dispatch/placement/policies/full.py).
+that allows it may end in ``:elastic``: capacities then follow links and measured times instead of being equal. It may
+end in ``:hot``, after that: in a ring, rows that cost less if every worker has a replica are replicated
+(dispatch/placement/rows/two_fold.py). A final ``:full`` makes synchronisation full
+(dispatch/placement/policies/full.py).
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +19,9 @@ if TYPE_CHECKING:  # loads kernels
     from dispatch.placement.rows.directory import Synchronisation
 
 ELASTIC = "elastic"
+HOT = "hot"
+HOT_SHARE = 0.03
+"""Share of each cache that ``:hot`` reserves for replicas."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,19 @@ class Needs:
     """Steps of a generation in which uses are counted before the hot set is chosen."""
     only_worthwhile: bool = True
     """Whether the hot set omits rows that are cheaper to push and pull than to all-reduce."""
+    hot_by_cost: bool = False
+    """Whether the hot set is chosen after every flush, by what rows have cost since the last one; over the hub, where
+    nothing can be saved, there is none.
+    """
     elastic: bool = False
     """Whether capacities follow links and measured times instead of being equal."""
     alpha: float = 1.0
     """Share of exact solving at the start; only policies with such a share use it."""
+
+    @property
+    def ring(self) -> bool:
+        """Whether workers must sum gradients among themselves."""
+        return self.hot_share > 0 and not self.hot_by_cost
 
 
 class WrongParameter(Exception):
@@ -86,6 +100,11 @@ class PlainSpec(NamedSpec):
 
     def __str__(self) -> str:
         return self.name
+
+
+def needs_of(alpha: float, elastic: bool, hot: bool) -> Needs:
+    """What a policy needs that allows ``:elastic`` and ``:hot``."""
+    return Needs(elastic=elastic, alpha=alpha, hot_share=HOT_SHARE if hot else 0.0, hot_by_cost=hot)
 
 
 def split_last(parameters: Sequence[str], word: str) -> tuple[Sequence[str], bool]:

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I32, I64, U8, U64
+from dispatch.placement.arrays import F64, I32, I64, U8, U64, Bool
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.behind import WriteBehind
@@ -49,9 +49,17 @@ from dispatch.placement.rows.coherence import (
 )
 from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
 from dispatch.placement.rows.index import BatchRows
-from dispatch.placement.rows.moves import OWNED_FLUSH, RoundMoves, add_pulls, add_pushes, emptied, empty_moves
+from dispatch.placement.rows.moves import (
+    OWNED_FLUSH,
+    OWNED_UPDATE,
+    RoundMoves,
+    add_pulls,
+    add_pushes,
+    emptied,
+    empty_moves,
+)
 from dispatch.placement.rows.plan import RoundPlan, make_round
-from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_replicated
+from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_clean, set_replicated
 from dispatch.placement.rows.rest import LeftOver
 from dispatch.placement.rows.states import (
     CLEAN,
@@ -220,17 +228,30 @@ class Directory:
         """Drops every copy of every row; to be called between a flush and the next step."""
         drop_all_copies(self._rows, self._caches)
 
-    def replicate(self, rows: I64) -> None:
-        """Replicates these rows on every worker from the next step on; slots that they do not need become free."""
+    @property
+    def replicated(self) -> I64:
+        """The rows that every worker has a replica of, ascending."""
+        return self._replicas.rows
+
+    def is_replicated(self, rows_U: I64) -> Bool:
+        return self._replicas.is_replicated(rows_U)
+
+    def replicate(self, rows: I64, for_good: bool = False) -> None:
+        """Replicates these rows, and no others, on every worker from the next step on.
+
+        for_good: whether they are never exchanged, so that slots which they do not need become ordinary ones.
+        """
         self._reserve(int(rows.max(initial=-1)) + 1)
         self._replicas.choose(rows)
-        self._caches.capacity_n[:] += self._replicas.most - self._replicas.rows_H.size
+        if for_good:
+            self._caches.capacity_n[:] += self._replicas.most - rows.size
 
     def look_up(self, batch: BatchRows) -> tuple[U8, U64]:
         """State and holders of the batch's rows, in the form that a policy needs."""
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
-        if self._replicas.rows_H.size:
+        if not self._replicas.is_empty:
+            state_U[np.isin(batch.rows_U, self._replicas.leaving)] = CLEAN  # and held by nobody
             replicated = self._replicas.is_replicated(batch.rows_U)
             state_U[replicated], holders_UQ[replicated] = CLEAN, everybody(self.workers)
         return state_U, holders_UQ
@@ -240,18 +261,21 @@ class Directory:
         self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
         uses, users_UQ = make_uses(self.workers, batch.local_BF, assignment_B, batch.rows_U.size)
         reduction = None
-        if self._replicas.rows_H.size:
+        if not self._replicas.is_empty:
             uses, reduction = self._replicas.take_out(batch.rows_U, uses)
         self._check_room(uses)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
-        entering = self._replicas.entering
-        first = np.concatenate((self._trained, entering))
+        entering, leaving = self._replicas.entering, self._replicas.leaving
+        first = np.concatenate((self._trained, entering, leaving))
         pulls = int(np.diff(uses.local_starts).max()) + entering.size
         pushes = first.size + batch.rows_U.size + pulls + self._behind.most(pulls)
         moves = emptied(self._moves, pushes, pulls, first.size + batch.rows_U.size + uses.local.size)
         self._moves = moves
         if first.size:
             push_trained(self._trained, self._rows, self._caches, moves)
+            if leaving.size:
+                add_pushes(moves, *self._replicas.write_leaving(OWNED_UPDATE))
+                set_clean(leaving, self._rows)
             if entering.size:
                 self._enter(entering, moves)
             state_U, holders_UQ = gather(self._rows, batch.rows_U)
@@ -298,7 +322,7 @@ class Directory:
     def flush(self) -> RoundPlan:
         """Writes every owned, split or replicated row back; owners keep a clean copy, everyone keeps its replicas."""
         slots = self._caches.is_outdated_nC.shape[1]
-        moves = empty_moves(self.workers, slots + self._replicas.rows_H.size, 0, slots * self.workers)
+        moves = empty_moves(self.workers, slots + self._replicas.most, 0, slots * self.workers)
         flush(self._rows, self._caches, moves)
         self._behind.forget()
         add_pushes(moves, *self._replicas.write_back(OWNED_FLUSH))
@@ -320,11 +344,11 @@ class Directory:
         rows = self._caches.slot_nC4[worker, :, cache.ROW]
         return {int(row): slot for slot, row in enumerate(rows) if row != EMPTY} | self._replicas.cached(worker)
 
-    def _enter(self, rows_H: I64, moves: RoundMoves) -> None:
-        """Pushes what anyone trained of the hot set, drops ordinary copies, and lets every worker pull a replica."""
-        push_trained(rows_H, self._rows, self._caches, moves)
-        give_up(rows_H, self._rows, self._caches)
-        set_replicated(rows_H, self._rows)
+    def _enter(self, entering: I64, moves: RoundMoves) -> None:
+        """Pushes what anyone trained of these rows, drops ordinary copies, and lets every worker pull a replica."""
+        push_trained(entering, self._rows, self._caches, moves)
+        give_up(entering, self._rows, self._caches)
+        set_replicated(entering, self._rows)
         add_pulls(moves, *self._replicas.pulls())
 
     def _reserve(self, rows: int) -> None:

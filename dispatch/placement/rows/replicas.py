@@ -1,16 +1,21 @@
 """The directory's part in a hot set: rows of which every worker holds a replica, all-reduced instead of pushed and
 pulled.
 
-Replicas are in separate slots at the end of each cache, in the order of row numbers, and are never evicted; they are
-independent of the ordinary slots. In the step in which a hot set *enters*, what anyone trained of its rows is pushed,
-ordinary copies become outdated and every worker pulls every row of it, with state. From then on, in each step:
+Replicas are in separate slots, counted from the end of each cache, and are never evicted; they are independent of the
+ordinary slots. In the step in which rows *enter* the set, what anyone trained of them is pushed, ordinary copies become
+outdated and every worker pulls every one of them, with state. In the step in which rows *leave* it, those that changed
+since they were last written are pushed with state, each by one worker; they are then clean and held by nobody, and
+whoever uses them in that step pulls them after that. From then on, in each step:
 
 1. *reduce*: the replicated rows that anyone uses in this batch are the last of every worker's used slots, the same rows
    in the same order for all; each worker contributes its gradient (zeros for rows that it does not use), the sum is the
    same on all of them to the bit, and each applies the optimizer to its own replica: all stay equal, to the bit.
 2. *flush*: rows that changed since they were last written are written back with state, each by one worker.
 
-Legend: U distinct rows of the batch, H rows of the hot set, R of them used in this step, n workers.
+A place that becomes free is not given out in the same step: rows that enter may be pulled while the step before still
+trains the row that leaves. So the rows before a change and those that enter with it must fit into the slots together.
+
+Legend: U distinct rows of the batch, P places for replicas, R replicated rows used in this step, n workers.
 """
 
 from dataclasses import dataclass, replace
@@ -21,12 +26,12 @@ from dispatch.placement.arrays import I32, I64, Bool
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
 from dispatch.placement.rows.plan import RoundPlan
-from dispatch.placement.rows.states import REPLICATED, RowStates, is_holder, set_state
+from dispatch.placement.rows.states import CLEAN, REPLICATED, RowStates, is_holder, set_state
 from dispatch.placement.rows.uses import Uses
 from infra.base.kernels import kernel
 
 COLD = -1
-NO_ROWS = np.empty(0, np.int64)
+NO_PLACES = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -37,23 +42,27 @@ class Reduction:
     """Position of each row of the batch among the R, COLD if it is not replicated."""
     rows_R: I64
     places_R: I64
-    """Their places in the hot set."""
+    """Their places."""
     used_n: I64
     """How many of them each worker uses."""
 
 
 class Replicas:
-    """The hot set of one directory: empty until ``choose``, then fixed."""
+    """The hot set of one directory: empty until ``choose``, which may be called again between two steps."""
 
     def __init__(self, cache_rows_n: I64, most: int) -> None:
         self.most = most
-        self.rows_H = np.empty(0, np.int64)
-        self._enters = False
-        """Whether the next step brings the hot set to the workers."""
         self.cache_rows_n = cache_rows_n
+        self._row_P = np.full(most, COLD, np.int64)
+        """The row at each place, COLD if there is none."""
+        self._is_changed_P = np.zeros(most, np.bool_)
+        """Whether it changed since it was last written."""
+        self._entering = NO_PLACES
+        """Places whose rows the next step brings to the workers."""
+        self._leaving = NO_PLACES
+        """Places that the next step frees."""
         self._place_of_row = np.full(1, COLD, np.int32)
-        """Place in the hot set by row number; the last entry represents all higher ones."""
-        self._is_changed_H = np.empty(0, np.bool_)
+        """Place by row number, of all rows but those that leave; the last entry represents all higher ones."""
 
     @property
     def workers(self) -> int:
@@ -62,31 +71,54 @@ class Replicas:
     @property
     def is_written_back(self) -> bool:
         """Whether the shards have every row of the hot set as the workers do."""
-        return not self._is_changed_H.any()
+        return not self._is_changed_P.any()
+
+    @property
+    def rows(self) -> I64:
+        """The rows that are replicated from the next step on, ascending."""
+        kept = np.delete(self._row_P, self._leaving)
+        return np.sort(kept[kept != COLD])
 
     @property
     def entering(self) -> I64:
         """The rows that the next step brings to the workers."""
-        return self.rows_H if self._enters else NO_ROWS
+        return self._row_P[self._entering]
+
+    @property
+    def leaving(self) -> I64:
+        """The rows that are no longer replicated from the next step on."""
+        return self._row_P[self._leaving]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row is replicated, and none leaves."""
+        return bool((self._row_P == COLD).all())
 
     def cached(self, worker: int) -> dict[int, int]:
         """Slot by row of the replicas that a worker holds."""
-        slots = self.slots(worker, np.arange(self.rows_H.size))
-        return {} if self._enters else dict(zip(self.rows_H.tolist(), slots.tolist(), strict=True))
+        (places,) = np.nonzero(self._row_P != COLD)
+        held = np.setdiff1d(places, self._entering)
+        return dict(zip(self._row_P[held].tolist(), self.slots(worker, held).tolist(), strict=True))
 
-    def choose(self, rows_H: I64) -> None:
-        """Fixes the hot set."""
-        assert not self.rows_H.size, "a hot set is chosen once"
-        assert rows_H.size <= self.most, f"{rows_H.size} hot rows in {self.most} slots"
-        self.rows_H = np.unique(rows_H)
-        self._enters = rows_H.size > 0
-        self._place_of_row = np.full(int(self.rows_H.max(initial=-1)) + 2, COLD, np.int32)
-        self._place_of_row[self.rows_H] = np.arange(self.rows_H.size)
-        self._is_changed_H = np.zeros(self.rows_H.size, np.bool_)
+    def choose(self, rows: I64) -> None:
+        """Replicates these rows, and no others, from the next step on."""
+        assert not self._entering.size, "a hot set is chosen twice before a step"
+        assert not self._leaving.size, "a hot set is chosen twice before a step"
+        wanted = np.unique(rows)
+        is_used_P = self._row_P != COLD
+        entering = np.setdiff1d(wanted, self._row_P[is_used_P])
+        (free,) = np.nonzero(~is_used_P)
+        assert entering.size <= free.size, f"{entering.size} rows enter a hot set with {free.size} free slots"
+        self._leaving = np.flatnonzero(is_used_P & ~np.isin(self._row_P, wanted))
+        self._entering = free[: entering.size]
+        self._row_P[self._entering] = entering
+        self._place_of_row = np.full(int(wanted.max(initial=-1)) + 2, COLD, np.int32)
+        (places,) = np.nonzero(np.isin(self._row_P, wanted))
+        self._place_of_row[self._row_P[places]] = places
 
     def slots(self, worker: int, places: I64) -> I32:
-        """The slots in which a worker keeps the rows with these places in the hot set."""
-        slots: I32 = (self.cache_rows_n[worker] - self.rows_H.size + places).astype(np.int32)
+        """The slots in which a worker keeps the rows at these places."""
+        slots: I32 = (self.cache_rows_n[worker] - 1 - places).astype(np.int32)
         return slots
 
     def is_replicated(self, rows_U: I64) -> Bool:
@@ -104,16 +136,16 @@ class Replicas:
         return ordinary, Reduction(position_U, rows_U[reduced], places_U[reduced].astype(np.int64), used_n)
 
     def pulls(self) -> tuple[I64, I64]:
-        """Workers, and lines (row, slot, 0), by which each of them gets every row of the hot set."""
-        places = np.arange(self.rows_H.size)
+        """Workers, and lines (row, slot, 0), by which each of them gets every row that enters."""
+        places = self._entering
         lines = [
-            np.stack((self.rows_H, self.slots(j, places), np.zeros_like(places)), axis=1) for j in range(self.workers)
+            np.stack((self.entering, self.slots(j, places), np.zeros_like(places)), axis=1) for j in range(self.workers)
         ]
         return np.repeat(np.arange(self.workers), places.size), np.concatenate(lines)
 
     def add_to(self, decided: RoundPlan, reduction: Reduction) -> RoundPlan:
-        """The plan of a step with its reduction; the reduced rows count as changed."""
-        self._is_changed_H[reduction.places_R] = True
+        """The plan of a step with its reduction; the reduced rows count as changed, and what leaves has left."""
+        self._is_changed_P[reduction.places_R] = True
         workers = tuple(
             replace(
                 plan,
@@ -126,18 +158,25 @@ class Replicas:
             decided.traffic,
             lookups=decided.traffic.lookups + reduction.used_n,
             reduced=reduction.rows_R.size,
-            replica_pull=self.entering.size,
+            replica_pull=self._entering.size,
         )
-        self._enters = False
+        self._row_P[self._leaving] = COLD
+        self._entering = self._leaving = NO_PLACES
         return replace(decided, workers=workers, traffic=traffic)
 
     def write_back(self, kind: int) -> tuple[I64, I64]:
         """Workers, and lines (row, slot, kind), by which one each pushes the rows that changed since the last time."""
-        places = np.flatnonzero(self._is_changed_H)
-        self._is_changed_H[places] = False
+        return self._write(np.flatnonzero(self._is_changed_P), kind)
+
+    def write_leaving(self, kind: int) -> tuple[I64, I64]:
+        """The same of the rows that leave."""
+        return self._write(self._leaving[self._is_changed_P[self._leaving]], kind)
+
+    def _write(self, places: I64, kind: int) -> tuple[I64, I64]:
+        self._is_changed_P[places] = False
         workers = places % self.workers
-        slots = self.cache_rows_n[workers] - self.rows_H.size + places
-        return workers, np.stack((self.rows_H[places], slots, np.full_like(places, kind)), axis=1)
+        slots = self.cache_rows_n[workers] - 1 - places
+        return workers, np.stack((self._row_P[places], slots, np.full_like(places, kind)), axis=1)
 
     def _places(self, rows_U: I64) -> I32:
         return self._place_of_row[np.minimum(rows_U, self._place_of_row.size - 1)]
@@ -169,6 +208,13 @@ def give_up(hot: I64, rows: RowStates, caches: Caches) -> None:
         for worker in range(caches.capacity_n.size):
             if is_holder(rows, row, worker):
                 cache.outdate(caches, worker, cache.slot_of(caches, worker, row))
+
+
+@kernel
+def set_clean(left: I64, rows: RowStates) -> None:
+    """Notes that nobody holds such a row, of which the shards have the newest value."""
+    for row in left:
+        set_state(rows, row, CLEAN)
 
 
 @kernel

@@ -66,6 +66,7 @@ COMMANDS = [
         "bench solver",
         "bench train",
         "bench dispatch",
+        "bench hot",
         "bench paper",
         "bench checkpoint",
         "bench recovery",

@@ -43,9 +43,11 @@ class SlowDirectory:
         self.slots: list[dict[int, SlowSlot]] = [{} for _ in capacities]
         self.free = [list(range(c - replicas))[::-1] for c in capacities]
         self.capacities, self.replicas = capacities, replicas
-        self.hot: list[int] = []
+        self.hot: dict[int, int] = {}
+        """places of replicated rows"""
         self.hot_changed: set[int] = set()
-        self.enters = False
+        self.entering: list[int] = []
+        self.leaving: list[int] = []
         self.outdated: list[list[int]] = [[] for _ in capacities]
         self.target = [1 for _ in capacities]
         self.write_behind = write_behind if synchronisation == "on_demand" else 0.0
@@ -79,17 +81,32 @@ class SlowDirectory:
     def slot_of(self, worker: int, row: int) -> int | None:
         return next((s for s, held in self.slots[worker].items() if held.row == row), None)
 
-    def replicate(self, rows: list[int]) -> None:
-        self.hot, self.enters = sorted(rows), True
+    def replicate(self, rows: list[int], for_good: bool = False) -> None:
+        self.leaving = sorted(set(self.hot) - set(rows))
+        self.entering = sorted(set(rows) - set(self.hot))
+        places = [place for place in range(self.replicas) if place not in self.hot.values()]
+        self.hot |= dict(zip(self.entering, places, strict=False))
         for capacity, free in zip(self.capacities, self.free, strict=True):
-            free[:0] = list(range(capacity - self.replicas, capacity - len(self.hot)))[::-1]
+            if for_good:
+                free[:0] = list(range(capacity - self.replicas, capacity - len(self.hot)))[::-1]
 
     def hot_slots(self, worker: int) -> dict[int, int]:
-        first = self.capacities[worker] - len(self.hot)
-        return {row: first + place for place, row in enumerate(self.hot)} if not self.enters else {}
+        last = self.capacities[worker] - 1
+        return {row: last - place for row, place in self.hot.items() if row not in self.entering}
+
+    def _leave(self, moves: SlowMoves) -> None:
+        for number in self.leaving:
+            writer = self.hot[number] % len(self.slots)
+            if number in self.hot_changed:
+                moves.pushes.add((writer, number, self.hot_slots(writer)[number], "owned_update"))
+            self.rows[number] = SlowRow()
+            del self.hot[number]
+        self.hot_changed -= set(self.leaving)
+        self.leaving = []
 
     def plan(self, step: int, batch: list[list[int]], assignment: list[int]) -> SlowMoves:
         moves = SlowMoves()
+        self._leave(moves)
         users: dict[int, set[int]] = {}
         ordered: list[dict[int, None]] = [{} for _ in self.slots]
         for rows, worker in zip(batch, assignment, strict=True):
@@ -102,8 +119,7 @@ class SlowDirectory:
         for row in self.trained:
             if self.rows[row].state != "clean":
                 self._push(row, moves)
-        if self.enters:
-            self._enter(moves)
+        self._enter(moves)
         self.hot_changed |= set(moves.reduced)
         for row, workers in users.items():
             self._synchronise(row, workers, moves)
@@ -164,8 +180,7 @@ class SlowDirectory:
             self.rows[number].state = "clean"
 
     def _enter(self, moves: SlowMoves) -> None:
-        self.enters = False
-        rows = {number: self.rows.setdefault(number, SlowRow()) for number in self.hot}
+        rows = {number: self.rows.setdefault(number, SlowRow()) for number in self.entering}
         for number, row in rows.items():
             if row.state != "clean":
                 self._push(number, moves)
@@ -173,12 +188,13 @@ class SlowDirectory:
             for worker in sorted(row.holders):
                 self._outdate(worker, self._slot(worker, number))
             self.rows[number] = SlowRow("replicated")
+        self.entering = []
         for worker in range(len(self.slots)):
-            moves.pulls |= {(worker, row, slot, "full") for row, slot in self.hot_slots(worker).items()}
+            moves.pulls |= {(worker, row, slot, "full") for row, slot in self.hot_slots(worker).items() if row in rows}
 
     def flush(self) -> SlowMoves:
         moves = SlowMoves()
-        for place, number in enumerate(self.hot):
+        for number, place in self.hot.items():
             if number in self.hot_changed:
                 writer = place % len(self.slots)
                 moves.pushes.add((writer, number, self.hot_slots(writer)[number], "owned_flush"))

@@ -135,8 +135,8 @@ def test_any_stream_written_behind_equals_the_slow_directory(stream: Stream, sha
         slow = SlowDirectory(larger, "emark", *chosen)
         for step, event in enumerate(steps, start=1):
             if step == 4 and replicas:
-                fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
-                slow.replicate(sorted(hot)[:replicas])
+                fast.replicate(np.array(sorted(hot)[:replicas], np.int64), for_good=True)
+                slow.replicate(sorted(hot)[:replicas], for_good=True)
             expect_same_step(fast, slow, step, event, workers)
 
 
@@ -153,8 +153,33 @@ def test_any_stream_with_a_hot_set_equals_the_slow_directory(
         slow = SlowDirectory(larger, eviction, synchronisation, replicas)
         for step, event in enumerate(steps, start=1):
             if step == at + 1:
+                fast.replicate(np.array(chosen, np.int64), for_good=True)
+                slow.replicate(chosen, for_good=True)
+            expect_same_step(fast, slow, step, event, workers)
+
+
+@settings(max_examples=200)
+@given(
+    stream=streams(),
+    replicas=st.integers(1, 4),
+    sets=st.dictionaries(st.integers(1, 14), st.sets(st.integers(0, 13)), min_size=1),
+)
+def test_any_stream_with_hot_sets_that_follow_each_other_equals_the_slow_directory(
+    stream: Stream, replicas: int, sets: dict[int, set[int]]
+) -> None:
+    workers, shards, capacities, steps = stream
+    larger = [capacity + replicas for capacity in capacities]
+    for eviction, synchronisation in KINDS_WITH_A_HOT_SET:
+        note(f"eviction {eviction}, synchronisation {synchronisation}")
+        fast = directory(*larger, eviction=eviction, shards=shards, synchronisation=synchronisation, replicas=replicas)
+        slow = SlowDirectory(larger, eviction, synchronisation, replicas)
+        for step, event in enumerate(steps, start=1):
+            if event is not None and step in sets:
+                before = set(slow.hot)
+                chosen = sorted(before & sets[step] | set(sorted(sets[step] - before)[: replicas - len(before)]))
                 fast.replicate(np.array(chosen, np.int64))
                 slow.replicate(chosen)
+                assert fast.replicated.tolist() == chosen
             expect_same_step(fast, slow, step, event, workers)
 
 
@@ -177,8 +202,8 @@ def test_any_stream_whose_rows_are_forgotten_equals_the_slow_directory(
                 assert fast.forget(keys, step - expire).rows.tolist() == forgotten
                 keys[forgotten] = FREE
             if step == 4 and replicas:
-                fast.replicate(np.array(sorted(hot)[:replicas], np.int64))
-                slow.replicate(sorted(hot)[:replicas])
+                fast.replicate(np.array(sorted(hot)[:replicas], np.int64), for_good=True)
+                slow.replicate(sorted(hot)[:replicas], for_good=True)
             if event is not None:
                 keys[np.array(event[0]).reshape(-1)] = 7
             expect_same_step(fast, slow, step, event, workers)
@@ -356,7 +381,7 @@ def hot_directory(shards: int = 1) -> Directory:
     """Row 7 is replicated from step 2 on, after two workers have trained it."""
     target = directory(4, 4, shards=shards, synchronisation="full", replicas=2)
     plan(target, 1, [[7], [7]], [0, 1])
-    target.replicate(np.array([7], np.int64))
+    target.replicate(np.array([7], np.int64), for_good=True)
     return target
 
 
@@ -395,7 +420,7 @@ def test_one_worker_writes_a_hot_row_back_with_the_step_that_changed_it() -> Non
 
 def test_policies_see_a_hot_row_as_clean_and_held_by_all() -> None:
     target = directory(*([4] * 70), replicas=1)
-    target.replicate(np.array([7], np.int64))
+    target.replicate(np.array([7], np.int64), for_good=True)
     state_U, holders_UQ = target.look_up(batch_of([[7, 5]]))
     assert state_U.tolist() == [CLEAN, CLEAN]
     assert holders_UQ.tolist() == [[2**64 - 1, 63], [0, 0]]
@@ -541,8 +566,8 @@ def test_a_clean_row_is_not_written_behind() -> None:
 
 
 def hot_set_of(target: Directory, slow: SlowDirectory, hot: list[int]) -> None:
-    target.replicate(np.array(hot, np.int64))
-    slow.replicate(hot)
+    target.replicate(np.array(hot, np.int64), for_good=True)
+    slow.replicate(hot, for_good=True)
 
 
 @pytest.mark.parametrize(
