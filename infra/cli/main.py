@@ -3,6 +3,7 @@
 import copy
 import shlex
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -28,6 +29,7 @@ from infra.cli.steer import alpha, audit, command, quality, runs, status, worker
 
 if TYPE_CHECKING:
     from infra.run.cluster import Extras, KnownBest
+    from infra.run.nodes.placing import RayNodes
     from infra.run.settings import Settings
 
 app = typer.Typer(
@@ -119,6 +121,12 @@ def up(
     from_time: daemons.FromTime = None,
     from_offsets: daemons.FromOffsets = None,
     json_file: JsonFile = None,
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS|local", help="Run the processes on the nodes of this Ray cluster.", show_default=False
+        ),
+    ] = "",
     *,
     where: PlacedRun,
     beside: Beside,
@@ -130,6 +138,9 @@ def up(
     topics are created. With links of different speeds (dispatch.links_gbit) the policy is joint:elastic unless
     dispatch.policy is set. --run resumes a run that was stopped or interrupted, with its own settings unless others are
     given. The run ends when --samples samples are trained.
+
+    With --ray the processes are spread over the nodes of a Ray cluster, of which this machine must be one; 'local'
+    starts a cluster of this machine alone.
 
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
@@ -147,13 +158,28 @@ def up(
     if (interrupted := resumed(settings, given.config, chosen)) is not None:
         check_not_started(start)
         settings = interrupted
-    check_start(settings)
-    settings, port = with_brokers(settings, is_asked=kafka and interrupted is None)
-    extras = Extras(
-        api=not beside.is_alone, serve=beside.serves, samples=samples, broker_port=port, start_arguments=start
-    )
-    again = ["up", *(["--no-api"] if beside.is_alone else []), *([] if beside.serves else ["--no-serve"])]
-    _run(settings, extras, stop, json_file, again)
+    with _nodes(ray) as nodes:
+        settings = settings if nodes is None else nodes.adapt(settings)
+        check_start(settings)
+        settings, port = with_brokers(settings, is_asked=kafka and interrupted is None)
+        extras = Extras(
+            api=not beside.is_alone,
+            serve=beside.serves,
+            samples=samples,
+            broker_port=port,
+            start_arguments=start,
+            nodes=nodes,
+        )
+        again = ["up", *(["--no-api"] if beside.is_alone else []), *([] if beside.serves else ["--no-serve"])]
+        again += ["--ray", ray] if ray else []
+        _run(settings, extras, stop, json_file, again)
+
+
+def _nodes(ray: str) -> "AbstractContextManager[RayNodes | None]":
+    """The nodes of the Ray cluster at this address; None without one."""
+    from infra.run.nodes.placing import connected
+
+    return connected(ray) if ray else nullcontext()
 
 
 app.command(rich_help_panel="Start here")(stream.produce)

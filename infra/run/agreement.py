@@ -163,6 +163,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
     "read by the control plane alone": ("api.*",),
     "read by serving, and by the dispatcher, which publishes for it": ("serving.*",),
     "logs and metrics of one process": ("telemetry.*",),
+    "read by the supervisor of a run on a Ray cluster alone": ("ray.*",),
 }
 """Settings that may differ, by the reason."""
 

@@ -29,6 +29,8 @@ from infra.run.dense_part import DensePart, dense_part, heavy_warning
 from infra.run.display import Display
 from infra.run.folder import as_path, may_go_on
 from infra.run.network import Network
+from infra.run.nodes.actor import HOST
+from infra.run.nodes.placing import RayNodes
 from infra.run.notices import API, SERVE, Notices
 from infra.run.settings import Settings, secret_environment, store_settings, threads_of, usable_cores
 from infra.run.supervision.child import ProcessSpec
@@ -42,6 +44,8 @@ DISPATCHER = "dispatcher"
 WORKER = "worker-"
 MOST_RESTARTS = 5
 """Most restarts in a row, without a further step, of a process that a run needs."""
+NODE_ALIVE_SECONDS = 15.0
+"""How long a process on a node of a cluster may give no sign of life: it comes through Ray, which may be late."""
 LATE_STATUS_MILLISECONDS = 200
 """How long to wait for the dispatcher's last status once its process has ended."""
 
@@ -74,6 +78,8 @@ class Extras:
     """Replays the journal of the run in this folder, and trains nothing else."""
     last_step: int | None = None
     """Last step of the replay."""
+    nodes: RayNodes | None = None
+    """Runs the processes on the nodes of a Ray cluster; the settings must be adapted to them."""
 
 
 def run_cluster(
@@ -88,8 +94,8 @@ def run_cluster(
     (settings.folder / JOURNAL).mkdir(parents=True, exist_ok=True)  # with settings alone it is taken for an agent's
     store_settings(settings)
     kept = list(kept_alive(specs(settings, extras), settings, extras))
-    nursery = nursery_in(settings.folder, _worker_env(settings))
-    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest, nursery)
+    starter = extras.nodes or nursery_in(settings.folder, _worker_env(settings))
+    supervisor = Supervisor(kept, settings.folder, lambda: statuses.furthest, starter)
     curve = load_curve(settings.curve_folder, "server") if settings.curve_folder is not None else None
     dense = tell_dense_part(settings, display)
     rest = rest_of(settings.folder / JOURNAL)
@@ -267,6 +273,8 @@ def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras)
     """
     for spec in found:
         watched = replace(spec, alive_file=settings.folder / "endpoints" / f"{spec.name}.alive")
+        if extras.nodes is not None:
+            watched = replace(watched, alive_seconds=NODE_ALIVE_SECONDS)
         lasting = spec.essential and extras.golden is None
         yield replace(watched, restart="on_failure", max_restarts=MOST_RESTARTS) if lasting else watched
 
@@ -322,7 +330,8 @@ def _dispatcher(settings: Settings, extras: Extras) -> ProcessSpec:
 
 
 def _shard(settings: Settings, extras: Extras, number: int) -> ProcessSpec:
-    host = "127.0.0.1" if extras.network is None else extras.network.host
+    here = "127.0.0.1" if extras.network is None else extras.network.host
+    host = here if extras.nodes is None else HOST
     own = settings.ps.endpoints[number] if settings.ps.endpoints else f"tcp://{host}:*"
     name = f"ps-{number}"
     command = [*_command("ps", settings), "--name", name, "--shard", str(number), "--endpoint", own]

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from crc32c import crc32c
@@ -69,6 +69,25 @@ class TelemetryConfig(Section):
     """
 
 
+class RayConfig(Section):
+    """Where the processes of 'freshet up --ray' may run."""
+
+    shard_cpus: float = Field(default=1.0, ge=0, le=1024, allow_inf_nan=False)
+    """Processors that Ray reserves for each shard; shards are spread over the nodes that are not edge nodes (label
+    freshet-role=edge).
+    """
+    worker_cpus: float = Field(default=1.0, ge=0, le=1024, allow_inf_nan=False)
+    """Processors that Ray reserves for each worker; also its number of threads, unless trainer.threads is set."""
+    worker_gpus: float = Field(default=0.0, ge=0, le=16, allow_inf_nan=False)
+    """GPUs that Ray reserves for each worker; workers without one compute on the processor."""
+    server_cpus: float = Field(default=1.0, ge=0, le=1024, allow_inf_nan=False)
+    """Processors that Ray reserves for each prediction server, if api.database and serving.host let it leave the node
+    of the API.
+    """
+    workers_on: Literal["any", "core", "edge"] = "any"
+    """On which nodes workers run: any, those that are not edge nodes (core), or only those that are (edge)."""
+
+
 RENAMED = {"cuts": "checkpoints"}
 """Sections by their names in earlier releases, which are still accepted."""
 EARLIER: Mapping[str, Mapping[str, Any]] = {
@@ -113,6 +132,7 @@ class Settings(BaseSettings):
     api: ApiConfig = ApiConfig()
     serving: ServingConfig = ServingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    ray: RayConfig = RayConfig()
 
     @model_validator(mode="before")
     @classmethod

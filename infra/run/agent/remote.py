@@ -43,7 +43,7 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
     further = partial(remote_worker, job.settings, job.dispatcher)
     specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links_gbit)]
     nursery = nursery_in(job.settings.folder, {"OMP_NUM_THREADS": str(threads_of(job.settings))})
-    supervisor = Supervisor(specs, job.settings.folder, nursery=nursery)
+    supervisor = Supervisor(specs, job.settings.folder, starter=nursery)
     notices = Notices(supervisor)
     at = job.settings.folder / "endpoints" / AGENT_FILE
     with Agent(supervisor, job.settings.run, at, further, job.prefix) as agent:

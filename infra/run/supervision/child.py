@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, Protocol
 
 from dispatch.commands.supervision import ProcessState
 from infra.base.errors import ProcessFailed
@@ -26,7 +26,7 @@ from infra.base.files import open_log
 from infra.base.process import START_ANEW, SUPERVISED, WRONG_SETTING, SignsOfLife
 from infra.run.figures import count
 from infra.run.supervision.compiling import compiling_file
-from infra.run.supervision.nursery import Forked, Nursery, kill_group
+from infra.run.supervision.nursery import kill_group
 
 LONGEST_PAUSE_SECONDS = 30.0
 TAIL_LINES = 12
@@ -76,13 +76,41 @@ class ProcessSpec:
     """How long it may drain after SIGTERM before it is killed."""
 
 
+class StartedProcess(Protocol):
+    """A process that a starter has started, with what a supervisor needs of ``subprocess.Popen``."""
+
+    pid: int
+    """Process id; 0: not known yet."""
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill_group(self) -> None:
+        """Kills it and whatever it started in its group."""
+
+
+class Starter(Protocol):
+    """Starts commands in another way than by executing them: a nursery, or the nodes of a cluster."""
+
+    def can_start(self, argv: Sequence[str]) -> bool: ...
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> StartedProcess: ...
+
+    def close(self) -> None:
+        """Ends everything that it started."""
+
+
 class Child:
     """One process through its starts, exits and restarts. Only this class changes its state."""
 
-    def __init__(self, spec: ProcessSpec, log: Path, nursery: Nursery | None = None) -> None:
+    def __init__(self, spec: ProcessSpec, log: Path, starter: Starter | None = None) -> None:
         self.spec = spec
         self.log = log
-        self._nursery = nursery
+        self._starter = starter
         self.state: ProcessState = "waiting"
         self.endpoint = ""
         """The endpoint that it wrote last; kept during a restart, so that it can get the same address again."""
@@ -97,7 +125,7 @@ class Child:
         """Failures in a row, without progress of the run."""
         self._progress = 0
         """Progress of the run at the last failure."""
-        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._process: subprocess.Popen[bytes] | StartedProcess | None = None
         self._since = 0.0
         self._why = ""
         self._said_before = 0
@@ -129,7 +157,7 @@ class Child:
         try:
             with open_log(self.log) as log:
                 self._said_before = log.seek(0, os.SEEK_END)
-                self._process = run_process(list(argv), spec.env, log, self._nursery)
+                self._process = run_process(list(argv), spec.env, log, self._starter)
         except OSError as error:
             raise ProcessFailed(
                 f"process {spec.name!r} cannot be started: {error}; its command is {list(argv)!r}; "
@@ -204,10 +232,10 @@ class Child:
 
     def _kill_group(self) -> None:
         """Kills what a process started and left behind, which would be in the way of the next one."""
-        if isinstance(self._process, Forked):
-            self._process.kill_group()
-        elif self._process is not None:
+        if isinstance(self._process, subprocess.Popen):
             kill_group(self._process.pid)
+        elif self._process is not None:
+            self._process.kill_group()
 
     def _ended(self) -> int | None:
         assert self._process is not None
@@ -263,11 +291,11 @@ class Child:
 
 
 def run_process(
-    argv: list[str], env: Mapping[str, str], log: IO[bytes], nursery: Nursery | None
-) -> "subprocess.Popen[bytes] | Forked":
-    """Starts a command with more environment than this process has; forked by the nursery if possible."""
-    if nursery is not None and nursery.can_start(argv):
-        return nursery.start(argv, env, log)
+    argv: list[str], env: Mapping[str, str], log: IO[bytes], starter: Starter | None
+) -> "subprocess.Popen[bytes] | StartedProcess":
+    """Starts a command with more environment than this process has; the starter does it if it can."""
+    if starter is not None and starter.can_start(argv):
+        return starter.start(argv, env, log)
     env = {**os.environ, **env, SUPERVISED: str(os.getpid())}
     return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 

@@ -24,9 +24,8 @@ import structlog
 from dispatch.commands.supervision import ProcessState
 from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.process import Stop
-from infra.run.supervision.child import Child, ProcessSpec
+from infra.run.supervision.child import Child, ProcessSpec, Starter
 from infra.run.supervision.compiling import compiled_so_far
-from infra.run.supervision.nursery import Nursery
 
 PASS_SECONDS = 0.05
 LATE_SECONDS = 2.0
@@ -55,14 +54,14 @@ class Supervisor:
         specs: Sequence[ProcessSpec],
         folder: Path,
         progress: Callable[[], int] = lambda: 0,
-        nursery: Nursery | None = None,
+        starter: Starter | None = None,
     ) -> None:
         """progress: a number that grows with the achievements of the run, for example its newest step.
 
-        nursery: starts the processes that it can.
+        starter: starts the processes that it can.
         """
         check_specs(specs)
-        self._nursery = nursery
+        self._starter = starter
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         self.children = {spec.name: self._child(spec) for spec in specs}
@@ -86,8 +85,8 @@ class Supervisor:
                 raise
             self._log.error("failed while stopping", error=str(later))  # the first error is the one raised
         finally:
-            if self._nursery is not None:
-                self._nursery.close()
+            if self._starter is not None:
+                self._starter.close()
 
     def run(self, stop: Stop, each_pass: Callable[[], None] | None = None) -> Outcome:
         """Starts all processes, watches until the run ends or a stop is requested, and stops them in order.
@@ -188,7 +187,7 @@ class Supervisor:
         return all(state in ("ready", "finished") for state in states.values())
 
     def _child(self, spec: ProcessSpec) -> Child:
-        return Child(spec, self._logs / f"{spec.name}.log", self._nursery)
+        return Child(spec, self._logs / f"{spec.name}.log", self._starter)
 
     def _look_at(self, children: Iterable[Child]) -> None:
         """Checks those whose end is the run's end last: whoever fails because they ended is then known to be late."""
