@@ -17,8 +17,10 @@ PYTHON ?=
 FRESHET_TORCH ?=
 SYSTEM ?= yes
 BIN := .venv/bin
-PACKAGES := freshet ingest dispatch trainer ps api serving infra benchmarks
 STAMP := .venv/.freshet-setup
+
+# Where Python is told to write no bytecode, every process of every test would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick flaky prepare check kernels jars system clean FORCE
@@ -52,9 +54,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter
 system: ## Java, Maven, PostgreSQL, Chromium, kcat, through the system's package manager
 	@if [ "$(SYSTEM)" != no ]; then sh infra/deploy/system.sh; fi
 
-# Bytecode, too: where Python is told to write none, every process of every test would compile all modules again.
 kernels: $(STAMP) ## compiles what numba compiles, unless it is in the user's cache folder
-	@$(BIN)/python -m compileall -q -j 0 $(PACKAGES)
 	@$(BIN)/python -m infra.run.warm_up
 
 # In the background: it is the network's time, and the first test that needs the jars waits for them. What goes wrong

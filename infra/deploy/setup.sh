@@ -63,5 +63,8 @@ find_uv
 choose_constraints
 make_environment
 echo "set-up: installing Freshet into .venv (the first time fetches a few GB where torch comes with CUDA)" >&2
-"$uv" pip install --quiet --python .venv/bin/python --compile-bytecode -c "$constraints" -e ".[dev]" -e ./client ${torch:+"$torch"}
+"$uv" pip install --quiet --python .venv/bin/python -c "$constraints" -e ".[dev]" -e ./client ${torch:+"$torch"}
+# What the commands load, so that the first of them need not compile it; all that is installed would take six times as long.
+.venv/bin/python -c \
+    "import api.main, dispatch.main, infra.run.cluster, infra.run.demo, ingest.main, ps.main, serving.main, trainer.main"
 printf '%s' "$torch" >"$stamp"
