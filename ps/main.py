@@ -28,7 +28,6 @@ from infra.base.telemetry import Meter, Refusals
 from infra.base.trace import span
 from infra.base.wire import (
     NO_ARRAYS,
-    SMALL_BYTES,
     Arrays,
     Codec,
     Curve,
@@ -40,6 +39,7 @@ from infra.base.wire import (
     guarded,
     receive,
     send,
+    send_frames,
 )
 from ps.bins import BINS
 from ps.checkpoints.digest import digest_store
@@ -269,17 +269,17 @@ def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> 
 
 
 def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:
-    """Sends large frames straight from the reply's buffer, which is reused only when they have left."""
+    """Sends long arrays straight from the reply's buffer, which is reused only when they have left."""
     frames: list[Any] = [reply.to]
     trackers = []
     for frame in codec.encode(reply.header, reply.arrays):
-        if isinstance(frame, memoryview) and frame.nbytes >= SMALL_BYTES:
+        if isinstance(frame, memoryview):
             lent = zmq.Frame(frame, copy=False, track=True)
             trackers.append(lent.tracker)
             frames.append(lent)
         else:
-            frames.append(bytes(frame))
-    socket.send_multipart(frames, copy=False)
+            frames.append(frame)
+    send_frames(socket, frames)
     if reply.buffer is not None:
         reply.buffer.sent([tracker for tracker in trackers if tracker is not None])
 

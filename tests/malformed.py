@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import inspect
 
 from infra.base.packing import BITS
-from infra.base.wire import HEADER_BYTES, RUN_FLOAT, Header
+from infra.base.wire import ENTRY, HEADER_BYTES, OWN_FRAME, RUN_FLOAT, Header, lay_out
 
 FEW = 3
 """Number of elements of each array."""
@@ -31,20 +31,39 @@ class Message:
     fields: dict[str, Any]
     """Fields of the header, including the type's tag."""
     arrays: list[bytes]
+    """Bytes of each array."""
+    forms: list[tuple[str, ...]]
+    """Names of the forms of each array, narrowest first."""
     how: str = "valid"
     header: bytes | None = None
     """Bytes to send instead of the encoded fields."""
-    equal: tuple[tuple[int, ...], ...] = field(default=())
-    """Groups of places of arrays that have the same length."""
-    forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the forms of arrays that have several, by place; the first array of the message then says which is used.
-    """
-    of_bytes: frozenset[int] = frozenset()
-    """Places of arrays of single bytes, which cannot have a part of an element."""
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Numbers of forms, by the place of the array; by default arrays are sent as they are."""
+    body: bytes | None = None
+    """Bytes to send instead of the arrays."""
+    further: list[bytes] = field(default_factory=list)
+    """Frames that follow."""
 
     @property
     def frames(self) -> list[bytes]:
-        return [msgspec.msgpack.encode(self.fields) if self.header is None else self.header, *self.arrays]
+        header = msgspec.msgpack.encode(self.fields) if self.header is None else self.header
+        return [header, *self.arrays_laid_out, *self.further]
+
+    @property
+    def arrays_laid_out(self) -> list[bytes]:
+        if self.body is not None:
+            return [self.body]
+        if not self.arrays:
+            return []
+        own = [len(names) - 1 if array else 0 for array, names in zip(self.arrays, self.forms, strict=True)]
+        numbers = [self.numbers.get(place, number) for place, number in enumerate(own)]
+        return [bytes(frame) for frame in lay_out(numbers, [memoryview(array) for array in self.arrays])]
+
+    @property
+    def equal(self) -> list[list[int]]:
+        """Groups of places of arrays that have the same length."""
+        names = self.kind.ARRAYS._fields  # type: ignore[attr-defined]
+        return [[names.index(name) for name in group] for group in self.kind.EQUALLY_LONG]
 
     def __str__(self) -> str:
         return f"{self.kind.__name__} spoiled by {self.how}"
@@ -55,15 +74,9 @@ def valid_message(kind: type[Header], float_dtype: str = "f4", **fields: Any) ->
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     made = {each.encode_name: _value(each.type) for each in described.fields}
-    names, forms = kind.ARRAYS._fields, _forms(kind, float_dtype)  # type: ignore[attr-defined]
+    forms = _forms(kind, float_dtype)
     arrays = [bytes(FEW * np.dtype(own).itemsize) for *_narrower, own in forms]
-    first = int(any(len(each) > 1 for each in forms))
-    several = {first + place: each for place, each in enumerate(forms) if len(each) > 1}
-    own = [bytes([len(each) - 1 for each in several.values()])] * first
-    equal = tuple(tuple(first + names.index(name) for name in group) for group in kind.EQUALLY_LONG)
-    of_bytes = frozenset(first + place for place, each in enumerate(forms) if each == ("u1",))
-    told = {"type": described.tag, **made, **fields}
-    return Message(kind, told, [*own, *arrays], equal=equal, forms=several, of_bytes=of_bytes)
+    return Message(kind, {"type": described.tag, **made, **fields}, arrays, forms)
 
 
 def spoiled_messages(message: Message, rng: random.Random) -> Iterator[Message]:
@@ -118,14 +131,15 @@ def _spoil_text(message: Message, rng: random.Random) -> Iterator[Message]:
 
 
 def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
-    yield replace(message, arrays=[*message.arrays, b""], how="a frame more")
-    yield replace(message, arrays=message.frames, how="its header twice")
+    yield replace(message, further=[b""], how="a frame more")
+    yield replace(message, further=message.frames, how="its header twice")
     if not message.arrays:
+        yield replace(message, body=bytes(rng.randrange(20)), how="a body")
         return
+    yield from _spoil_body(message, rng)
     place = rng.randrange(len(message.arrays))
-    yield replace(message, arrays=_replaced(message.arrays, place), how=f"no array {place}")
     torn = message.arrays[place] + bytes(rng.randrange(1, 4))
-    if place not in message.of_bytes:
+    if message.forms[place] != ("u1",):  # single bytes cannot have a part of an element
         yield replace(message, arrays=_replaced(message.arrays, place, torn), how=f"part of an element in {place}")
     for group in message.equal:
         place = rng.choice(group)
@@ -133,28 +147,48 @@ def _spoil_arrays(message: Message, rng: random.Random) -> Iterator[Message]:
         yield replace(message, arrays=_replaced(message.arrays, place, longer), how=f"array {place} too long")
 
 
+def _spoil_body(message: Message, rng: random.Random) -> Iterator[Message]:
+    """Bodies of other lengths than their tables say, and tables that name frames that are not there."""
+    (body,) = message.arrays_laid_out
+    at = ENTRY.size * rng.choice([place for place, array in enumerate(message.arrays) if array])
+    number, nbytes = ENTRY.unpack_from(body, at)
+    spoiled = {
+        "a body cut off": body[: rng.randrange(len(body))],
+        "a body too long": body + bytes(rng.randrange(1, 100)),
+        "a body of random bytes": rng.randbytes(rng.randrange(1, 200)),
+        "an array that ends behind the body": _entry_at(body, at, number, nbytes + 8 * rng.randrange(1, 1 << 28)),
+        "a missing frame": _entry_at(body, at, number, OWN_FRAME),
+        "bytes of an array that has none": _entry_at(body, at, number, 0),
+    }
+    for how, instead in spoiled.items():
+        yield replace(message, body=instead, how=how)
+
+
 def _spoil_forms(message: Message, rng: random.Random) -> Iterator[Message]:
     """Forms that no field allows, or whose arrays do not match each other or are incomplete."""
-    if not message.forms:
-        return
-    places, numbers = list(message.forms), message.arrays[0]
-
-    def told(place: int, number: int) -> Message:
-        at = places.index(place)
-        arrays = [numbers[:at] + bytes([number]) + numbers[at + 1 :], *message.arrays[1:]]
-        return replace(message, arrays=arrays, how=f"form {number} of array {place}")
-
-    yield replace(message, arrays=[numbers[:-1], *message.arrays[1:]], how="a form too few")
-    for place, forms in message.forms.items():
-        yield told(place, rng.randrange(len(forms), 256))
+    for place, forms in enumerate(message.forms):
+        yield _told(message, place, rng.randrange(len(forms), 256))
+        empty = replace(message, arrays=_replaced(message.arrays, place, b""))
+        if not any(place in group for group in message.equal):
+            yield _told(empty, place, rng.randrange(1, 256))
         if forms[0] == BITS:
-            unmarked = told(place, 0)
-            for bits in (b"", bytes(1), b"\x01" * FEW + bytes(1)):
+            unmarked = _told(message, place, 0)
+            for bits in (bytes(1), b"\x01" * FEW + bytes(1)):
                 arrays = _replaced(unmarked.arrays, place, bits)
                 yield replace(unmarked, arrays=arrays, how=f"{len(bits)} bytes of bits without an end in array {place}")
     for group in message.equal:
-        if narrower := [place for place in group if place in message.forms]:
-            yield told(rng.choice(narrower), 0)
+        if narrower := [place for place in group if len(message.forms[place]) > 1]:
+            yield _told(message, rng.choice(narrower), 0)
+
+
+def _told(message: Message, place: int, number: int) -> Message:
+    nbytes = len(message.arrays[place])
+    numbers = message.numbers | {place: number}
+    return replace(message, numbers=numbers, how=f"form {number} of the {nbytes} bytes of array {place}")
+
+
+def _entry_at(body: bytes, at: int, number: int, nbytes: int) -> bytes:
+    return body[:at] + ENTRY.pack(number, nbytes) + body[at + ENTRY.size :]
 
 
 def _replaced(arrays: list[bytes], place: int, *instead: bytes) -> list[bytes]:

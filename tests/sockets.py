@@ -2,13 +2,14 @@
 
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import zmq
 
-from infra.base.wire import Codec
+from infra.base.wire import ENTRY, Arrays, Codec
 
 OTHER_MECHANISM = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
 """The greeting of a peer that requires a password; a client without one gives up the connection for good."""
@@ -61,3 +62,9 @@ def receive_from(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[bytes, Any,
     sender, *frames = socket.recv_multipart(copy=False)
     header, arrays = codec.decode(frames)
     return sender.bytes, header, arrays
+
+
+def entries_of(frames: Sequence[bytes | memoryview], arrays: type[Arrays]) -> list[tuple[int, int]]:
+    """The form and the length in bytes of every array of a message."""
+    table = bytes(frames[1])[: ENTRY.size * len(arrays._fields)]  # type: ignore[attr-defined]
+    return list(ENTRY.iter_unpack(table))

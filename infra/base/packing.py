@@ -22,6 +22,7 @@ class Forms:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         """Type of the array as it is given and received."""
+        self._empty: NDArray[Any] = np.empty(0, dtype)
 
     @property
     def narrower(self) -> int:
@@ -41,6 +42,12 @@ class Forms:
             raise ValueError(f"an array has form {number}; expected {self.narrower} at most")
         array = np.frombuffer(buffer, self.dtype)
         return array if array.flags.aligned else array.copy()
+
+    def without_elements(self, number: int) -> NDArray[Any]:
+        """The array of no bytes, which has form 0; raises ValueError."""
+        if number:
+            raise ValueError(f"an array without bytes has form {number}; expected 0")
+        return self._empty
 
 
 class IntegerForms(Forms):

@@ -1,12 +1,14 @@
 """Framing of every message between processes.
 
-A message is one ZeroMQ multipart: a msgspec header (msgpack, tagged by type), then its arrays, each in a separate
-frame, sent without a copy. The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS``
-names; both ends build and read them by name. Every header carries run, generation and step, so that a process that
-wakes up in an old generation is refused and never half understood. Nothing here can run code: no pickle.
+A message is one ZeroMQ multipart. Its first frame is a msgspec header (msgpack, tagged by type). A message with arrays
+has a second one, its body: a table with the form and the length of each array, then the short arrays, one after the
+other. Each long array follows in a frame of its own, sent without a copy. A frame costs about as much as copying 50 kB,
+and most arrays of most messages are short or empty.
 
-An array is sent as it is, or in the narrowest of the forms that its field allows (infra/base/packing.py). A message
-type with such fields has one more frame before the arrays: a byte for each of them, the number of its form.
+The arrays of a message type are the fields of one NamedTuple, which the header's ``ARRAYS`` names; both ends build and
+read them by name. An array is sent as it is, or in the narrowest of the forms that its field allows
+(infra/base/packing.py). Every header carries run, generation and step, so that a process that wakes up in an old
+generation is refused and never half understood. Nothing here can run code: no pickle.
 
 Messages may come from anyone. A message is accepted only if its header is short and flat, has exactly the fields of its
 type, each within the bounds annotated there, and its arrays have allowed forms and fit each other; otherwise WireError
@@ -34,6 +36,14 @@ from infra.base.packing import Forms, forms_of
 
 SMALL_BYTES = 64 * 1024
 """Below this size a copy is cheaper than ZeroMQ's bookkeeping for a frame that it must not copy."""
+ENTRY = struct.Struct("<BI")
+"""An array's entry in the table of a body: the number of its form, and its length in bytes."""
+OWN_FRAME = (1 << 32) - 1
+"""Stands for the length of an array that has a frame of its own."""
+ALIGNED_BYTES = 8
+"""Arrays in a body begin at multiples of it, so that they can be used in place."""
+PADDING = tuple(bytes(-length % ALIGNED_BYTES) for length in range(ALIGNED_BYTES))
+"""What follows an array in a body, by its length modulo ALIGNED_BYTES."""
 
 HEADER_BYTES = 64 * 1024
 """Bytes of the longest header."""
@@ -74,12 +84,16 @@ Arrays = tuple[NDArray[Any], ...]
 
 SocketOptions = Mapping[int, int | bytes]
 
+NO_WAIT, MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+
 
 class NoArrays(NamedTuple):
     """The arrays of a message that consists of a header only."""
 
 
 NO_ARRAYS = NoArrays()
+EMPTY = 0, NO_U8
+"""Form and bytes of any array without elements."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -123,17 +137,16 @@ class Codec:
         name = type(header).__name__
         assert type(arrays) is header.ARRAYS, f"{name} takes {header.ARRAYS.__name__}, not {type(arrays).__name__}"
         frames: list[bytes | memoryview] = [self._encoder.encode(header)]
-        numbers = bytearray()
+        if not arrays:
+            return frames
+        numbers, packed = [], []
         for array, forms in zip(arrays, self._forms[type(header)], strict=True):
             fits = array.dtype == forms.dtype or not array.size  # an empty one has no bytes to take for another type's
             assert fits, f"{name}: {array.dtype} where {forms.dtype} was declared"
-            number, packed = forms.pack(np.ascontiguousarray(array).reshape(-1))
-            frames.append(packed.data)
-            if forms.narrower:
-                numbers.append(number)
-        if numbers:
-            frames.insert(1, bytes(numbers))
-        return frames
+            number, narrow = forms.pack(np.ascontiguousarray(array).reshape(-1)) if array.size else EMPTY
+            numbers.append(number)
+            packed.append(narrow.data)
+        return frames + lay_out(numbers, packed)
 
     def decode(self, frames: Sequence[zmq.Frame | bytes]) -> tuple[Any, Any]:
         """The header and its NamedTuple of flat, aligned arrays, which share memory with the frames if possible."""
@@ -169,14 +182,50 @@ def _forms_of(kind: type[Header], run_float: np.dtype[Any]) -> tuple[Forms, ...]
     )
 
 
+def lay_out(numbers: Sequence[int], arrays: Sequence[memoryview]) -> list[bytes | memoryview]:
+    """The frames of arrays, given the numbers of their forms: a body, and those that have frames of their own."""
+    table = bytearray()
+    short: list[bytes | memoryview] = [b""]
+    long: list[bytes | memoryview] = []
+    for number, array in zip(numbers, arrays, strict=True):
+        nbytes = array.nbytes
+        if nbytes < SMALL_BYTES:
+            table += ENTRY.pack(number, nbytes)
+            short += array, PADDING[nbytes % ALIGNED_BYTES]
+        else:
+            table += ENTRY.pack(number, OWN_FRAME)
+            long.append(array)
+    short[0] = bytes(table) + PADDING[len(table) % ALIGNED_BYTES]
+    return [b"".join(short), *long]
+
+
 def _unpacked(frames: Sequence[zmq.Frame | bytes], forms: Sequence[Forms]) -> list[NDArray[Any]]:
-    """The arrays of a message; raises ValueError if a form is not one of its field's."""
-    numbers = [each.narrower for each in forms]
-    if several := [place for place, own in enumerate(numbers) if own]:
-        for place, number in zip(several, bytes(_buffer(frames[0])), strict=True):
-            numbers[place] = number
-        frames = frames[1:]
-    return [each.unpack(number, _buffer(f)) for f, each, number in zip(frames, forms, numbers, strict=True)]
+    """The arrays of a message; raises ValueError if a form is not one of its field's, or bytes are missing or left."""
+    if not forms:
+        if frames:
+            raise ValueError("it has arrays; expected a header alone")
+        return []
+    body = _buffer(frames[0])
+    table_bytes = len(forms) * ENTRY.size
+    at = table_bytes + len(PADDING[table_bytes % ALIGNED_BYTES])
+    if len(body) < at:
+        raise ValueError(f"its body has {len(body)} bytes; expected a table of {table_bytes}")
+    arrays = []
+    own = 1
+    for each, (number, nbytes) in zip(forms, ENTRY.iter_unpack(body[:table_bytes]), strict=True):
+        if nbytes == OWN_FRAME:
+            arrays.append(each.unpack(number, _buffer(frames[own])))
+            own += 1
+        elif nbytes:
+            arrays.append(each.unpack(number, body[at : at + nbytes]))
+            at += nbytes + -nbytes % ALIGNED_BYTES
+        else:
+            arrays.append(each.without_elements(number))
+    if (at, own) != (len(body), len(frames)):
+        raise ValueError(
+            f"its body has {len(body)} bytes and {len(frames) - 1} arrays follow; expected {at}, {own - 1}"
+        )
+    return arrays
 
 
 def _checked_header(frame: zmq.Frame | bytes) -> bytes:
@@ -197,8 +246,8 @@ def _check_lengths(header: Header, arrays: Arrays) -> None:
             raise ValueError(f"{type(header).__name__} brought {found}; expected as many of each")
 
 
-def _buffer(frame: zmq.Frame | bytes) -> Any:
-    return frame.buffer if isinstance(frame, zmq.Frame) else frame
+def _buffer(frame: zmq.Frame | bytes) -> memoryview:
+    return frame.buffer if isinstance(frame, zmq.Frame) else memoryview(frame)
 
 
 def send(
@@ -211,13 +260,21 @@ def send(
     until they are delivered.
     """
     frames = codec.encode(header, arrays)
-    total = sum(len(f) if isinstance(f, bytes) else f.nbytes for f in frames)
-    envelope: list[bytes | memoryview] = [to] if to is not None else []
     try:
-        socket.send_multipart([*envelope, *frames], zmq.NOBLOCK, copy=total < SMALL_BYTES)
+        send_frames(socket, frames if to is None else [to, *frames], NO_WAIT)
     except zmq.Again:
         return 0
-    return total
+    return sum(len(f) if isinstance(f, bytes) else f.nbytes for f in frames)
+
+
+def send_frames(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview | zmq.Frame], flags: int = 0) -> None:
+    """Sends one message; copies bytes, but not what a long array or a lent frame holds.
+
+    Flags are plain integers: combining ZeroMQ's own, as ``send_multipart`` does, takes as long as sending a frame.
+    """
+    for frame in frames[:-1]:
+        socket.send(frame, flags | MORE, copy=isinstance(frame, bytes))
+    socket.send(frames[-1], flags, copy=isinstance(frames[-1], bytes))
 
 
 def receive(socket: "zmq.Socket[bytes]", codec: Codec) -> tuple[Any, Any]:

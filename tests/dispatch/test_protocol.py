@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dispatch.protocol import FROM_DISPATCHER, Order, OrderArrays
 from infra.base.wire import Codec
 from ps.phases import TRAIN
+from tests.sockets import entries_of
 
 CODEC = Codec(*FROM_DISPATCHER)
 ORDER = Order(run="r", generation=1, step=1, phase=TRAIN, samples=2, batch=4, alone=1)
@@ -21,6 +22,12 @@ LARGEST_ROW = st.one_of(LARGEST, st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 
 
 def sent(arrays: OrderArrays) -> list[bytes]:
     return [bytes(frame) for frame in CODEC.encode(ORDER, arrays)]
+
+
+def bytes_of(field: str, arrays: OrderArrays) -> int:
+    """Bytes that one array of an order takes."""
+    _, nbytes = entries_of(sent(arrays), OrderArrays)[OrderArrays._fields.index(field)]
+    return nbytes
 
 
 def up_to(largest: int, dtype: Any) -> NDArray[Any]:
@@ -58,12 +65,10 @@ def test_the_largest_number_of_an_array_decides_how_many_bytes_each_takes(
     field: str, largest: int, itemsize: int
 ) -> None:
     array = up_to(largest, getattr(OrderArrays(), field).dtype)
-    frames = sent(OrderArrays(**{field: array}))
-    assert len(frames[2 + OrderArrays._fields.index(field)]) == itemsize * array.size
+    assert bytes_of(field, OrderArrays(**{field: array})) == itemsize * array.size
 
 
 def test_a_thousand_labels_take_126_bytes() -> None:
     labels = np.arange(1000, dtype=np.float32) % 2
-    frame = 2 + OrderArrays._fields.index("labels")
-    assert len(sent(OrderArrays(labels=labels))[frame]) == 126
-    assert len(sent(OrderArrays(labels=np.full(1000, 0.5, np.float32)))[frame]) == 4000
+    assert bytes_of("labels", OrderArrays(labels=labels)) == 126
+    assert bytes_of("labels", OrderArrays(labels=np.full(1000, 0.5, np.float32))) == 4000

@@ -53,17 +53,21 @@ def numbers(*values: int) -> bytes:
     return ints(*values).tobytes()
 
 
-def placed(kind: type[Header], arrays: list[bytes] | None = None, how: str = "", **fields: Any) -> Message:
-    """A message that can be read, with its place and its rows as a test wants them."""
+def placed(kind: type[Header], arrays: dict[str, bytes] | None = None, how: str = "", **fields: Any) -> Message:
+    """A message that can be read, with its place and its rows as a test wants them; arrays not given are empty."""
     at: dict[str, Any] = {"run": RUN, "generation": 1, "step": 0}
     message = valid_message(kind, **at | fields)
-    return replace(message, arrays=message.arrays if arrays is None else arrays, how=how or str(fields))
+    names = kind.ARRAYS._fields  # type: ignore[attr-defined]
+    if arrays is not None:
+        assert set(arrays) <= set(names)
+        message = replace(message, arrays=[arrays.get(name, b"") for name in names])
+    return replace(message, how=how or str(fields))
 
 
 def pushed(row: int, step: int, worker: int = 0, generation: int = 1, rows: int = 1) -> Message:
     """A push of a row that is owned, in the right shape."""
     floats = np.zeros(rows * SHAPE.total, np.float32).tobytes()
-    arrays = [numbers(*[row] * rows), floats, b"", b""]
+    arrays = {"owned_numbers": numbers(*[row] * rows), "owned_rows": floats}
     return placed(Push, arrays, phase=TRAIN, step=step, worker=worker, generation=generation)
 
 
@@ -78,35 +82,38 @@ def misplaced_at_shard(step: int) -> Iterator[Message]:
         yield placed(Open, workers=2, restore=restore, how="who sends it")
     yield placed(CheckpointCommitted, checkpoint=1, how="who sends it")
     yield placed(CheckpointCommitted, generation=7)
-    yield placed(Announce, [b""] * 6, step=LATER, phase=FLUSH, checkpoint=1, how="who sends it")
-    yield placed(Announce, [b""] * 6, step=LATER, how="who sends it")
-    yield placed(Announce, [b""] * 6)
+    yield placed(Announce, {}, step=LATER, phase=FLUSH, checkpoint=1, how="who sends it")
+    yield placed(Announce, {}, step=LATER, how="who sends it")
+    yield placed(Announce, {})
     for pushers, fingerprints in (([5], 1), ([0, 0], 2), ([0], 2)):
-        yield placed(Announce, [*[b""] * 5, bytes(8 * fingerprints)], step=LATER, pushers=pushers)
+        yield placed(Announce, {"pushed": bytes(8 * fingerprints)}, step=LATER, pushers=pushers)
     wrong: list[dict[str, Any]] = [{"dense_gradients": [5]}, {"dense_gradients": [0, 0]}, {"dense_whole": [0, 1]}]
     for named in (*wrong, {"dense_gradients": [0], "phase": EARLY}, {"dense_whole": [0], "phase": EARLY}):
-        yield placed(Announce, [b""] * 6, **{"step": LATER, "phase": TRAIN} | named)
+        yield placed(Announce, {}, **{"step": LATER, "phase": TRAIN} | named)
     for form in (BARE, WHOLE):
-        yield placed(PushDense, [bytes(12)], phase=TRAIN, worker=0, form=form)
-        yield placed(PushDense, [bytes(12)], phase=TRAIN, step=step, worker=5, form=form)
+        yield placed(PushDense, {"floats": bytes(12)}, phase=TRAIN, worker=0, form=form)
+        yield placed(PushDense, {"floats": bytes(12)}, phase=TRAIN, step=step, worker=5, form=form)
         yield placed(PullDense, worker=5, form=form)
         yield placed(PullDense, worker=0, form=form)
     for row in NO_ROW:
-        yield placed(Announce, [numbers(row), bytes(8), *[b""] * 4], step=LATER, how=f"new {row}")
-        yield placed(Announce, [b"", b"", numbers(row), *[b""] * 3], step=LATER, how=f"settled {row}")
-        yield placed(Announce, [*[b""] * 3, numbers(row), bytes(8), b""], step=LATER, how=f"changed {row}")
-        yield placed(Pull, [numbers(row), b""], worker=0)
-        yield placed(Peek, [numbers(row)])
+        yield placed(Announce, {"new_numbers": numbers(row), "new_keys": bytes(8)}, step=LATER, how=f"new {row}")
+        yield placed(Announce, {"settled": numbers(row)}, step=LATER, how=f"settled {row}")
+        changed = {"changed": numbers(row), "changed_steps": bytes(8)}
+        yield placed(Announce, changed, step=LATER, how=f"changed {row}")
+        yield placed(Pull, {"full_numbers": numbers(row)}, worker=0)
+        yield placed(Peek, {"numbers": numbers(row)})
         yield pushed(row, step)
-    yield placed(Pull, [b"", numbers(*[0] * 100_000)], worker=1, how="one row 100,000 times")
-    yield placed(Peek, [numbers(*[0] * 100_000)], how="one row 100,000 times")
-    yield placed(Pull, [b"", b""], worker=5)
+    yield placed(Pull, {"value_numbers": numbers(*[0] * 100_000)}, worker=1, how="one row 100,000 times")
+    yield placed(Peek, {"numbers": numbers(*[0] * 100_000)}, how="one row 100,000 times")
+    yield placed(Pull, {}, worker=5)
     yield pushed(0, step, worker=5)
     yield pushed(0, step, generation=7)
-    yield replace(pushed(0, step), arrays=[numbers(0), bytes(12), b"", b""], how="too few floats")
+    few = {"owned_numbers": numbers(0), "owned_rows": bytes(12)}
+    yield placed(Push, few, phase=TRAIN, step=step, worker=0, how="too few floats")
     for number in range(step + 1):
         yield pushed(0, number, worker=number % 2, rows=2)
-        yield placed(PushDense, [bytes(12)], phase=TRAIN, step=number, worker=number % 2, form=BARE)
+        gradient = {"floats": bytes(12)}
+        yield placed(PushDense, gradient, phase=TRAIN, step=number, worker=number % 2, form=BARE)
 
 
 def misplaced_at_dispatcher() -> Iterator[Message]:
@@ -234,8 +241,9 @@ def test_a_workers_malformed_pushes_are_refused_to_it_and_the_right_one_counts(
         staged.announcer.announce(0, new={0: 100, 1: 101})
         staged.announcer.announce(1, pushes={0: ([1], [])})
         worker = staged.peer()
-        arrays = [numbers(1), right.tobytes(), b"", b"", b""]
-        message = placed(Push, arrays, step=1, phase=TRAIN, worker=0)
+        message = placed(
+            Push, {"owned_numbers": numbers(1), "owned_rows": right.tobytes()}, step=1, phase=TRAIN, worker=0
+        )
         sent = [spoil for _ in range(fuzz_rounds) for spoil in spoiled_messages(message, rng)]
         for each in sent:
             worker.socket.send_multipart(each.frames)

@@ -1,5 +1,6 @@
 """Codec, fencing and CURVE on real sockets."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -18,11 +19,15 @@ from numpy.typing import NDArray
 from infra.base.errors import ConfigError, WireError
 from infra.base.packing import BITS
 from infra.base.wire import (
+    ALIGNED_BYTES,
+    ENTRY,
     HEADER_BYTES,
     I64,
     NO_ARRAYS,
     NO_F32,
     NO_I64,
+    OWN_FRAME,
+    SMALL_BYTES,
     Codec,
     Curve,
     Float,
@@ -37,7 +42,7 @@ from infra.base.wire import (
     send,
     truncate_reason,
 )
-from tests.sockets import RefusingStranger, receive_from
+from tests.sockets import RefusingStranger, entries_of, receive_from
 
 
 class PingArrays(NamedTuple):
@@ -80,6 +85,8 @@ class Sampled(Header, frozen=True):
 PING = Ping(run="r", generation=2, step=7, note="hello")
 NOTHING = PingArrays(NO_I64, NO_F32)
 CODEC = Codec(Ping, Refused)
+NO_BODY = bytes(16)
+"""The body of a message with two arrays that are empty."""
 
 
 Sockets = Callable[[int], Any]
@@ -144,19 +151,26 @@ def test_arrays_with_several_forms_take_few_bytes_and_come_back_equal() -> None:
     codec, sent = Codec(Sampled, float_dtype=np.float64), Sampled(run="r", generation=0, step=0)
     arrays = SampleArrays(np.array([7, 300]), np.array([0.1]), np.array([1, 0, 0, 1], np.float32))
     frames = [bytes(frame) for frame in codec.encode(sent, arrays)]
-    assert frames[1] == bytes([1, 0])
-    assert [len(frame) for frame in frames[2:]] == [8, 8, 1]
+    assert entries_of(frames, SampleArrays) == [(1, 8), (0, 8), (0, 1)]
     header, received = codec.decode(frames)
     assert header == sent
     assert [array.tolist() for array in received] == [array.tolist() for array in arrays]
     assert [array.dtype for array in received] == [array.dtype for array in arrays]
 
 
-def test_array_at_an_odd_address_is_copied_to_an_even_one() -> None:
-    header, rows, values = CODEC.encode(PING, PingArrays(np.arange(4), np.ones(2, np.float32)))
-    odd = memoryview(b"\0" + bytes(rows))[1:]
-    assert not np.frombuffer(odd, np.int64).flags.aligned
-    _, arrays = CODEC.decode([bytes(header), odd, bytes(values)])  # type: ignore[list-item]
+def test_short_arrays_share_a_frame_and_a_long_one_has_its_own() -> None:
+    rows, values = np.arange(4), np.ones(SMALL_BYTES // 4, np.float32)
+    header, body, long = CODEC.encode(PING, PingArrays(rows, values))
+    assert np.shares_memory(np.frombuffer(long, np.float32), values), "it is sent without a copy"
+    assert entries_of([header, body], PingArrays) == [(0, 32), (0, OWN_FRAME)]
+    assert len(CODEC.encode(PING, PingArrays(rows, values[:-1]))) == 2
+
+
+def test_body_at_an_odd_address_gives_aligned_arrays() -> None:
+    header, body = CODEC.encode(PING, PingArrays(np.arange(4), np.ones(2, np.float32)))
+    odd = memoryview(b"\0" + bytes(body))[1:]
+    assert not np.frombuffer(odd, np.uint64, 1).flags.aligned
+    _, arrays = CODEC.decode([bytes(header), odd])  # type: ignore[list-item]
     assert arrays.rows.flags.aligned
     assert arrays.rows.tolist() == [0, 1, 2, 3]
 
@@ -164,7 +178,14 @@ def test_array_at_an_odd_address_is_copied_to_an_even_one() -> None:
 def test_decoded_arrays_share_memory_with_the_frame() -> None:
     frames = [bytes(frame) for frame in CODEC.encode(PING, PingArrays(np.arange(4), np.ones(2, np.float32)))]
     _, arrays = CODEC.decode(frames)
-    assert not arrays.rows.flags.owndata
+    assert np.shares_memory(arrays.rows, np.frombuffer(frames[1], np.uint8))
+    assert np.shares_memory(arrays.values, np.frombuffer(frames[1], np.uint8))
+
+
+def body_of(*entries: tuple[int, int], rest: bytes = b"") -> bytes:
+    """A body with any table."""
+    table = b"".join(itertools.starmap(ENTRY.pack, entries))
+    return table + bytes(-len(table) % ALIGNED_BYTES) + rest
 
 
 @pytest.mark.parametrize(
@@ -173,13 +194,24 @@ def test_decoded_arrays_share_memory_with_the_frame() -> None:
         [],
         [b""],
         [b"\xc1not msgpack"],
-        [msgspec.msgpack.encode({"type": "Stranger", "run": "r", "generation": 0, "step": 0}), b"", b""],
+        [msgspec.msgpack.encode({"type": "Stranger", "run": "r", "generation": 0, "step": 0}), NO_BODY],
+        [msgspec.msgpack.encode({"type": "Ping", "run": "r", "generation": "x", "step": 0, "note": ""}), NO_BODY],
         [msgspec.msgpack.encode(PING)],
-        [msgspec.msgpack.encode(PING), b"", b"", b""],
-        [msgspec.msgpack.encode(PING), b"1234567", b""],
-        [msgspec.msgpack.encode({"type": "Ping", "run": "r", "generation": "x", "step": 0, "note": ""}), b"", b""],
+        [msgspec.msgpack.encode(PING), NO_BODY, b""],
+        [msgspec.msgpack.encode(PING), NO_BODY[:5]],
+        [msgspec.msgpack.encode(PING), NO_BODY + bytes(8)],
+        [msgspec.msgpack.encode(PING), body_of((0, 7), (0, 0), rest=bytes(8))],
+        [msgspec.msgpack.encode(PING), body_of((0, 16), (0, 0), rest=bytes(8))],
+        [msgspec.msgpack.encode(PING), body_of((1, 8), (0, 0), rest=bytes(8))],
+        [msgspec.msgpack.encode(PING), body_of((1, 0), (0, 0))],
+        [msgspec.msgpack.encode(PING), body_of((0, OWN_FRAME), (0, 0))],
+        [msgspec.msgpack.encode(PING), body_of((0, OWN_FRAME), (0, 0)), bytes(7)],
     ],
-    ids=["no frame", "empty", "garbage", "unknown type", "too few", "too many", "broken array", "wrong field"],
+    ids=[
+        *("no frame", "empty", "garbage", "unknown type", "wrong field", "no body", "too many", "short table"),
+        *("bytes left", "torn array", "missing bytes", "unknown form", "form of nothing", "missing frame"),
+        "torn frame",
+    ],
 )
 def test_wrong_frames_raise_wire_error(frames: list[bytes]) -> None:
     with pytest.raises(WireError, match="one version"):
@@ -206,7 +238,7 @@ NESTED = b"\x91" * 1_000
 )
 def test_header_out_of_bounds_raises_wire_error(header: bytes) -> None:
     with pytest.raises(WireError, match="one version"):
-        CODEC.decode([header, b"", b""])
+        CODEC.decode([header, NO_BODY])
 
 
 def test_text_that_looks_nested_is_read() -> None:
@@ -217,7 +249,7 @@ def test_text_that_looks_nested_is_read() -> None:
 def test_arrays_that_belong_together_and_differ_in_length_raise_wire_error() -> None:
     header = msgspec.msgpack.encode(Pair(run="r", generation=0, step=0))
     with pytest.raises(WireError, match="1 rows, 2 slots; expected as many of each"):
-        Codec(Pair).decode([header, bytes(8), bytes(16)])
+        Codec(Pair).decode([header, body_of((0, 8), (0, 16), rest=bytes(24))])
 
 
 def test_long_reason_is_truncated_to_what_a_refusal_carries() -> None:
