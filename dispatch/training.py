@@ -65,7 +65,7 @@ class Training:
         times = () if checkpoint is None else checkpoint.state.decided.expiry
         self.expiry = Expiry(memory.expire_steps, memory.expire_hours, job.dispatch.lookahead, times)
         terms = AdmissionTerms(memory.admit_after, memory.admit_share, memory.filter_bytes)
-        self._admission = Admission(terms, rare_keys(job.schema.columns), job.seed)
+        self._admission = Admission(terms, rare_keys(job.schema.key_tables), job.seed)
         self._admission.rare = 0 if checkpoint is None else checkpoint.state.decided.rare
         pruning = None if checkpoint is None else checkpoint.state.decided.pruning
         self.pruner = Pruner(job.prune_terms(), pruning or PrunerState())

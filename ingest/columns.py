@@ -165,7 +165,9 @@ def hash_column(table: KeyTable, column: Sequence[Any], limit: int, faults: Faul
     if not _are_short(distinct, limit):
         return _hash_singly(table, column, limit, faults)
     try:
-        keys = dict(zip(distinct, hash_values(table_seed(table.name), absent_key(table.name), distinct), strict=True))
+        keys = dict(
+            zip(distinct, hash_values(table_seed(table.key_table), absent_key(table.key_table), distinct), strict=True)
+        )
     except UnicodeEncodeError:
         return _hash_singly(table, column, limit, faults)
     return np.fromiter(map(keys.__getitem__, column), np.uint64, len(column))
@@ -182,7 +184,7 @@ def _are_short(values: Sequence[Any], limit: int) -> bool:
 def _hash_singly(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> NDArray[np.uint64]:
     """The same, value by value, to find the rows at fault."""
     checked = _checked(table, column, limit, faults)
-    return np.array(hash_values(table_seed(table.name), absent_key(table.name), checked), np.uint64)
+    return np.array(hash_values(table_seed(table.key_table), absent_key(table.key_table), checked), np.uint64)
 
 
 def _checked(table: KeyTable, column: Sequence[Any], limit: int, faults: Faults) -> list[Any]:

@@ -62,11 +62,12 @@ def newest_payloads(stream: StreamConfig, kafka: KafkaConfig, limit: int) -> Ite
 
 def _names_of_schema(schema: Schema) -> Iterator[tuple[int, KeyName]]:
     for table in schema.tables:
-        yield absent_key(table.name), KeyName(table.name, "null")
+        yield absent_key(table.key_table), KeyName(table.name, "null")
         if table.bucket == "none":
-            yield from ((key_of(table.name, number), _name(table, number)) for number in range(WHOLE_NUMBERS))
+            yield from ((key_of(table.key_table, number), _name(table, number)) for number in range(WHOLE_NUMBERS))
         else:
-            yield from ((key_of(table.name, bucket), _bucket(table, bucket)) for bucket in range(len(BUCKET_STARTS)))
+            buckets = range(len(BUCKET_STARTS))
+            yield from ((key_of(table.key_table, bucket), _bucket(table, bucket)) for bucket in buckets)
 
 
 def _names_of_records(payloads: list[bytes], schema: Schema, decoder: Decoder) -> Iterator[tuple[int, KeyName]]:
@@ -94,9 +95,9 @@ def _names_of_crosses(fields: dict[str, Any], schema: Schema) -> Iterator[tuple[
 
 def _names_of_single(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]]:
     if value is None:
-        yield absent_key(table.name), KeyName(table.name, "null")
+        yield absent_key(table.key_table), KeyName(table.name, "null")
     elif table.bucket != "none" and type(value) in (int, float) and 0 <= value < INTEGER_LIMIT:
-        yield key_of(table.name, log_square(value)), _bucket(table, log_square(value))
+        yield key_of(table.key_table, log_square(value)), _bucket(table, log_square(value))
     else:
         yield from _names_of_value(table, value)
 
@@ -105,9 +106,9 @@ def _names_of_value(table: KeyTable, value: Any) -> Iterator[tuple[int, KeyName]
     for one in value if isinstance(value, list | dict) else [value]:
         if table.bucket == "none":
             if isinstance(one, str | int | float):
-                yield key_of(table.name, one), _name(table, one)
+                yield key_of(table.key_table, one), _name(table, one)
         elif type(one) in (int, float) and one < 0 and abs(one) < INTEGER_LIMIT:
-            yield key_of(table.name, log_square(one)), _name(table, log_square(one))
+            yield key_of(table.key_table, log_square(one)), _name(table, log_square(one))
 
 
 def _name(table: KeyTable, value: str | float) -> KeyName:

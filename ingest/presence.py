@@ -33,7 +33,7 @@ def witnesses_of(schema: Schema) -> Witnesses:
     keys: dict[str, tuple[int, int]] = {}
     at = 0
     for table in schema.tables:
-        keys.setdefault(table.field, (at, absent_key(table.name)))
+        keys.setdefault(table.field, (at, absent_key(table.key_table)))
         at += table.values
     dense = {field.field: place for place, field in reversed(list(enumerate(schema.dense_fields)))}
     places = [keys.get(source, (-1, 0)) for source in schema.sources]

@@ -8,11 +8,12 @@ Dense floats are in the order of the dense fields; an absent one is 0.
 
 import re
 import tomllib
+from collections.abc import Collection
 from functools import cached_property
 from importlib import resources
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import xxhash
@@ -44,16 +45,39 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an event without the field is rejected."""
     truncate: bool = False
     """Whether a list of more than ``values`` keeps its first ones, instead of its event being rejected."""
-    pool: Literal["none", "sum", "mean"] = "none"
+    pool: Literal["none", "sum", "mean", "attention"] = "none"
     """What the model uses of several values: each at its place in the list (none), or one vector, their sum or mean by
-    the weights that an object gives them, as in {"news": 0.7, "sport": 0.3}; in a list each weighs 1.
+    the weights that an object gives them, as in {"news": 0.7, "sport": 0.3}; in a list each weighs 1. attention: a mean
+    in which the model learns how much each value counts.
     """
+    query: str = ""
+    """With attention, the table of one value by which it depends how much each value counts, such as the item that is
+    shown. Empty: the values alone decide.
+    """
+    rows_of: str = ""
+    """Table whose rows the values use: value 7 has the row of value 7 there. Empty: rows of their own."""
     coerce: bool = False
     """For a table with a bucket: whether text that is a number counts as that number, and empty text as no value."""
 
     @property
     def field(self) -> str:
         return self.source or self.name
+
+    @property
+    def key_table(self) -> str:
+        """The table with whose name values are hashed."""
+        return self.rows_of or self.name
+
+
+class Pool(NamedTuple):
+    """Several keys of a sample of which the model uses one vector."""
+
+    first: int
+    values: int
+    attends: bool = False
+    """Whether the model learns how much each counts."""
+    query: int = -1
+    """Place of the key by which that depends; -1: of none."""
 
 
 class DenseField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,16 +168,29 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return sum(table.values for table in self.tables)
 
     @cached_property
-    def pools(self) -> tuple[tuple[int, int], ...]:
-        """The first key of each pooled table, and its number of keys."""
+    def pools(self) -> tuple[Pool, ...]:
+        """The keys of each pooled table."""
         starts = accumulate((table.values for table in self.tables), initial=0)
-        pairs = zip(starts, self.tables, strict=False)
-        return tuple((start, table.values) for start, table in pairs if table.pool != "none")
+        return tuple(
+            Pool(
+                first=start,
+                values=table.values,
+                attends=table.pool == "attention",
+                query=self.columns.index(table.query) if table.query else -1,
+            )
+            for start, table in zip(starts, self.tables, strict=False)
+            if table.pool != "none"
+        )
+
+    @cached_property
+    def has_attention(self) -> bool:
+        """Whether the model learns how much each value of a list counts."""
+        return any(pool.attends for pool in self.pools)
 
     @cached_property
     def shares(self) -> int:
         """P, keys of pooled tables, each of which has a share."""
-        return sum(count for _, count in self.pools)
+        return sum(pool.values for pool in self.pools)
 
     @cached_property
     def vectors(self) -> int:
@@ -217,6 +254,12 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return singles + self.cross_names
 
     @cached_property
+    def key_tables(self) -> tuple[str, ...]:
+        """The table or cross with whose name each of the F keys is hashed."""
+        singles = tuple(table.key_table for table in self.tables for _ in range(table.values))
+        return singles + self.cross_names
+
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits, equal if samples mean the same; rules of rejection do not count."""
         more: list[object] = [self.crosses] if self.crosses else []
@@ -229,10 +272,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def record_fingerprint(self) -> str:
         """The same without crosses and down-sampling, which packed records do not contain."""
         pools = [() if t.pool == "none" else (t.pool,) for t in self.tables]
-        tables = [(t.name, t.field, t.values, t.bucket, *pool) for t, pool in zip(self.tables, pools, strict=True)]
+        tables = [(t.key_table, t.field, t.values, t.bucket, *pool) for t, pool in zip(self.tables, pools, strict=True)]
         dense = [(d.name, d.field, d.transform) for d in self.dense_fields]
         more: list[object] = [self.weight] if self.weight else []
         more += [{"labels": self.more_labels}] if self.more_labels else []
+        more += [{"queries": [t.query for t in self.tables]}] if any(t.query for t in self.tables) else []
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode([1, tables, dense, *more]))
 
 
@@ -305,6 +349,7 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
         if table.coerce and table.bucket == "none":
             faults.append((f"table {table.name!r} has coerce and no bucket", "coerce of numbers: ids are any values"))
     faults += _cross_faults(schema)
+    faults += [fault for table in schema.tables for fault in _reference_faults(table, schema)]
     if len(set(schema.labels)) < len(schema.labels) or "" in schema.labels or len(schema.labels) > MOST_LABELS:
         faults.append((f"labels are {list(schema.labels)}", f"at most {MOST_LABELS} different names"))
     for dense in schema.dense_fields:
@@ -331,6 +376,28 @@ def _faults(schema: Schema) -> list[tuple[str, str]]:
     for name in sorted(_coerced(schema, True) & _coerced(schema, False)):
         faults.append((f"field {name!r} has coerce for one use and not for another", "one meaning a field"))
     return faults
+
+
+def _reference_faults(table: KeyTable, schema: Schema) -> list[tuple[str, str]]:
+    """What is wrong with the other tables that one names."""
+    faults: list[tuple[str, str]] = []
+    singles = {other.name for other in schema.tables if other.values == 1} - {table.name}
+    if table.query and table.pool != "attention":
+        faults.append((f"table {table.name!r} has a query and pool = {table.pool!r}", 'query with pool = "attention"'))
+    if table.query and table.query not in singles:
+        expected = f"a table of one value: {_list(singles)}"
+        faults.append((f"table {table.name!r} has the query {table.query!r}", expected))
+    owners = {other.name for other in schema.tables if other.bucket == "none" and not other.rows_of} - {table.name}
+    if table.rows_of and table.rows_of not in owners:
+        expected = f"a table with its own: {_list(owners)}"
+        faults.append((f"table {table.name!r} uses the rows of {table.rows_of!r}", expected))
+    if table.rows_of and table.bucket != "none":
+        faults.append((f"table {table.name!r} has both a bucket and rows_of", "rows_of for ids, not for numbers"))
+    return faults
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "there is none"
 
 
 def _cross_faults(schema: Schema) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ingest.keys import rare_keys
 from ingest.samples import Samples
+from ingest.schema import Pool
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.columns import KeptColumns
 from ps.config import DenseRule, RowConfig
@@ -56,8 +57,8 @@ class ModelSpec:
     """The table or cross of each key of a sample; empty: rare keys have no row in common."""
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
-    pools: tuple[tuple[int, int], ...] = ()
-    """First key and number of keys of each pooled table."""
+    pools: tuple[Pool, ...] = ()
+    """The keys of each pooled table."""
     labels: tuple[str, ...] = ()
     """Names of the labels, if there are several."""
 

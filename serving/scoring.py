@@ -33,7 +33,7 @@ class QuestionScorer:
         """None before the first snapshot, and if the samples do not fit this model or cannot be scored."""
         fields = self._copies.spec.fields
         dense = self._copies.spec.dense
-        shares = sum(count for _, count in self._copies.spec.pools)
+        shares = sum(pool.values for pool in self._copies.spec.pools)
         sizes = asked.keys.size, asked.dense.size, asked.shares.size
         if not samples or sizes != (samples * fields, samples * dense, samples * shares):
             found = {"samples": samples, "keys": sizes[0], "dense": sizes[1], "shares": sizes[2]}

@@ -30,7 +30,7 @@ def spec_of(
         dense=schema.dense,
         row_dtype=dtype,
         device=device,
-        tables=schema.columns,
+        tables=schema.key_tables,
         crosses=len(schema.crosses),
         pools=schema.pools,
         labels=schema.labels,

@@ -6,6 +6,7 @@ from pathlib import Path
 from infra.base.agreement import Agreement
 from infra.base.link import Link
 from infra.base.wire import Curve
+from ingest.schema import Pool
 from ps.config import RowConfig
 from trainer.config import ModelConfig, TrainerConfig
 
@@ -34,8 +35,8 @@ class WorkerJob:
     """
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
-    pools: tuple[tuple[int, int], ...] = ()
-    """First key and number of keys of each pooled table."""
+    pools: tuple[Pool, ...] = ()
+    """The keys of each pooled table."""
     labels: int = 1
     """Labels of a sample."""
     link: Link = field(default_factory=Link)

@@ -97,8 +97,7 @@ class Reference:
         labels: int = 1,
     ) -> None:
         """fields: keys with embeddings. batch: samples of a full batch; None: every batch counts as full. crosses: keys
-        after those of the fields. pools: first key and number of keys of each pooled table. labels: labels
-        of a sample.
+        after those of the fields. pools: the keys of each pooled table. labels: labels of a sample.
         """
         self._config = rows
         self._batch = batch

@@ -38,7 +38,15 @@ def dense_part(settings: Settings) -> DensePart:
     schema = settings.event_schema
     rows = settings.rows
     labels = max(1, len(schema.labels))
-    weights = dense_weights(settings.model, schema.vectors, rows.dim, schema.dense, len(schema.crosses), labels)
+    weights = dense_weights(
+        config=settings.model,
+        fields=schema.vectors,
+        dim=rows.dim,
+        dense=schema.dense,
+        crosses=len(schema.crosses),
+        labels=labels,
+        pools=schema.pools,
+    )
     itemsize = np.dtype(rows.float_dtype).itemsize
     used = settings.stream.batch * schema.fields * rows.shape().value
     copies = 2 + STATE_COPIES[settings.model.dense_optimizer]

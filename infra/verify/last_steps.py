@@ -94,7 +94,7 @@ class KnownKeys:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._index = Index()
-        self._admission = Admission(AdmissionTerms(), rare_keys(settings.event_schema.columns))
+        self._admission = Admission(AdmissionTerms(), rare_keys(settings.event_schema.key_tables))
         self._steps_R = np.empty(0, np.int64)
         """The last step that used each row; as long as the index, or longer."""
         self._hot = NO_ROWS

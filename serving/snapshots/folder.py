@@ -103,10 +103,13 @@ def describe_model(model: ReadModel, of: RunModel) -> dict[str, Any]:
 
 
 def _described(schema: Schema) -> dict[str, Any]:
+    attending = [table.name for table in schema.tables if table.pool == "attention"]
+    weights = {name: {"attention": f"attention.{number}"} for number, name in enumerate(attending)}
     tables = [
         msgspec.to_builtins(table)
-        | {"source": table.field, "seed": hex(table_seed(table.name)), "absent_key": hex(absent_key(table.name))}
-        | {"rare_key": hex(rare_key(table.name))}
+        | {"source": table.field, "seed": hex(table_seed(table.key_table))}
+        | {"absent_key": hex(absent_key(table.key_table)), "rare_key": hex(rare_key(table.key_table))}
+        | weights.get(table.name, {})
         for table in schema.tables
     ]
     dense = [msgspec.to_builtins(field) | {"source": field.field} for field in schema.dense_fields]

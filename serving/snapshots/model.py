@@ -23,7 +23,7 @@ from ps.protocol import WHOLE
 from ps.store import RowStore
 from trainer.config import ModelConfig
 from trainer.dense import Dense
-from trainer.models.layers import ClickModel, Output
+from trainer.models.layers import ATTENTION_UNIT, ClickModel, Output
 from trainer.models.registry import build_model
 from trainer.rows import float_type
 
@@ -53,7 +53,7 @@ class ReadModel:
     """The 64 bits of each key as a signed integer, which torch can search; ascending. Forgotten keys are not there."""
     values_RW: NDArray[Any]
     weights: Mapping[str, NDArray[Any]]
-    """Dense weights by name; field scales are factors."""
+    """Dense weights by name; field scales are factors, and weights of attention have a unit of 1."""
 
 
 def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
@@ -69,11 +69,14 @@ def read_model(storage: Storage, number: int, of: RunModel) -> ReadModel:
 
 
 def weights_of(module: ClickModel, keys: int) -> dict[str, NDArray[Any]]:
-    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any.
+    """Dense weights by name; field scales as the factors that they are, not as they are trained, and 1 without any;
+    weights of attention in units of 1.
 
     keys: wide weights of a sample, one for each pooled table.
     """
     weights = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    for name, _ in module.attention.named_parameters():
+        weights[f"attention.{name}"] *= ATTENTION_UNIT
     ones_F = np.ones(keys, weights["output.weight"].dtype)
     for name, head in heads_of(module):
         weights.pop(f"{name}.raw_scales", None)

@@ -36,7 +36,9 @@ keep_negatives = 0.6
 negatives_kept = 0.8
 crosses = [["user", "device"]]
 tables = [{name = "user"}, {name = "item"}, {name = "device"}, {name = "hour"},
-          {name = "topics", values = 4, pool = "sum"}, {name = "history", values = 5, pool = "mean", truncate = true}]
+          {name = "topics", values = 4, pool = "sum"}, {name = "history", values = 5, pool = "mean", truncate = true},
+          {name = "moods", source = "topics", values = 4, pool = "attention"},
+          {name = "seen", source = "history", values = 6, pool = "attention", query = "item", rows_of = "item"}]
 dense_fields = [{name = "idle_seconds"}, {name = "price", max = 100000}]
 """
 KNOWN = 'name = "known"\ntables = [{name = "user"}, {name = "item"}]'
@@ -66,7 +68,7 @@ def rich(tmp_path: Path) -> dict[str, Any]:
     """A topic of such events, and the schema that reads it."""
     (tmp_path / "rich.toml").write_text(SCHEMA)
     write_json(tmp_path / "run" / "log", rich_events(EVENTS))
-    return {"folder": tmp_path / "run", "schema_name": str(tmp_path / "rich.toml"), "batch": BATCH, "cache_rows": 1500}
+    return {"folder": tmp_path / "run", "schema_name": str(tmp_path / "rich.toml"), "batch": BATCH, "cache_rows": 1600}
 
 
 def expect_quality(result: Result, plan: Plan, tolerance: float) -> None:

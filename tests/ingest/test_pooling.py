@@ -9,7 +9,7 @@ from ingest.codec.packed import PackedCodec
 from ingest.convert import Event
 from ingest.keys import absent_key, key_of
 from ingest.names import find_names
-from ingest.schema import parse_schema
+from ingest.schema import Pool, parse_schema
 
 TEXT = """
 name = "pooled"
@@ -25,7 +25,7 @@ EVENTS = [
 
 
 def test_objects_lists_and_single_values_have_keys_and_shares() -> None:
-    assert (POOLED.singles, POOLED.vectors, POOLED.pools) == (7, 4, ((1, 3), (5, 2)))
+    assert (POOLED.singles, POOLED.vectors, POOLED.pools) == (7, 4, (Pool(1, 3), Pool(5, 2)))
     samples, faults = JsonCodec(POOLED).decode([encode_json(event) for event in EVENTS])
     assert not faults
     assert samples.shares_BP is not None
@@ -70,3 +70,34 @@ def test_a_pool_of_one_value_is_refused_and_a_pooled_schema_is_another_one() -> 
 def test_a_weighed_value_is_found_by_its_key() -> None:
     sport = key_of("tags", "sport")
     assert find_names([sport], POOLED, iter([encode_json(EVENTS[0])]))[sport].value == '"sport"'
+
+
+LISTS = """
+name = "lists"
+tables = [{name = "user"}, {name = "item"},
+          {name = "past", values = 3, pool = "attention", query = "item", rows_of = "item"}]
+"""
+
+
+def test_values_of_a_list_have_the_keys_of_the_table_whose_rows_they_use() -> None:
+    schema = parse_schema(LISTS, "lists")
+    samples, _ = JsonCodec(schema).decode([b'{"event_time":1,"label":0,"fields":{"item":7,"past":["7",8]}}'])
+    assert samples.keys_BF[0, 1:].tolist() == [key_of("item", value) for value in (7, 7, 8, 7)]
+    assert schema.pools == (Pool(2, 3, attends=True, query=1),)
+    assert schema.key_tables == ("user", *["item"] * 4)
+    assert parse_schema(LISTS.replace('query = "item", ', ""), "other").fingerprint != schema.fingerprint
+    assert parse_schema(LISTS.replace(', rows_of = "item"', ""), "other").fingerprint != schema.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ('"attention"', '"mean"', "has a query and pool = 'mean'; expected query with pool = \"attention\""),
+        ('query = "item"', 'query = "past"', "has the query 'past'; expected a table of one value: item, user"),
+        ('rows_of = "item"', 'rows_of = "past"', "uses the rows of 'past'; expected a table with its own: item, user"),
+        ('"user"}', '"user", bucket = "log_square", rows_of = "item"}', "has both a bucket and rows_of"),
+    ],
+)
+def test_a_list_that_names_a_wrong_table_is_refused(before: str, after: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        parse_schema(LISTS.replace(before, after), "lists")

@@ -1,7 +1,7 @@
 """What the models share: the click model's interface, layers drawn from a given generator, and the output layer.
 
 Legend: B samples, F keys per sample, E of them with embeddings, D embedding columns, N dense inputs, P keys of pooled
-tables, M labels, H width of a hidden vector.
+tables, v keys of one of them, M labels, H width of a hidden vector.
 
 Every weight is drawn from the given generator and never from torch's global state, so a model is a function of its
 seed. The output layer starts at 0 and its bias at the log-odds of the base rate: before training a model predicts the
@@ -16,9 +16,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ingest.schema import Pool
 from trainer.config import ModelConfig
 
-Pools = tuple[tuple[int, int], ...]
+Pools = tuple[Pool, ...]
+ATTENTION_UNIT = 16.0
+"""What a weight of attention counts: vectors of rows are short, so that with units of 1 the products of a query and the
+values would differ too little for long.
+"""
 
 
 class ClickModel(nn.Module, ABC):
@@ -28,7 +33,9 @@ class ClickModel(nn.Module, ABC):
     fields: int
     """Keys of a sample whose embeddings are inputs, the first ones; wide weights are those of all keys."""
     pools: Pools = ()
-    """The first key of each pooled table, and its number of keys: the model gets one vector for all of them."""
+    """The keys of each pooled table: the model gets one vector for all of them."""
+    attention: nn.ModuleList
+    """How much each value counts, for each pool that attends."""
 
     def score(
         self, embeddings_BED: Tensor, wide_BF: Tensor | None, dense_BN: Tensor, shares_BP: Tensor | None = None
@@ -37,9 +44,21 @@ class ClickModel(nn.Module, ABC):
         the keys of pooled tables.
         """
         if shares_BP is not None:
+            shares_BP = self.attend(embeddings_BED, shares_BP)
             embeddings_BED = pool(embeddings_BED, shares_BP, self.pools)
             wide_BF = None if wide_BF is None else pool(wide_BF.unsqueeze(2), shares_BP, self.pools).squeeze(2)
         return self(embeddings_BED, wide_BF, dense_BN)
+
+    def attend(self, embeddings_BED: Tensor, shares_BP: Tensor) -> Tensor:
+        """The shares with those of each pool that attends replaced by what its values count."""
+        parts = list(torch.split(shares_BP, [pool.values for pool in self.pools], 1))
+        attending = [place for place, pool in enumerate(self.pools) if pool.attends]
+        for place, attention in zip(attending, self.attention, strict=True):
+            pool = self.pools[place]
+            query_BD = embeddings_BED[:, pool.query] if pool.query >= 0 else None
+            values_BvD = embeddings_BED[:, pool.first : pool.first + pool.values]
+            parts[place] = attention(values_BvD, parts[place], query_BD)
+        return torch.cat(parts, 1) if attending else shares_BP
 
     @abstractmethod
     def forward(self, embeddings_BFD: Tensor, wide_BF: Tensor | None, dense_BN: Tensor) -> Tensor:
@@ -56,13 +75,42 @@ def pool(values_BKW: Tensor, shares_BP: Tensor, pools: Pools) -> Tensor:
     parts: list[Tensor] = []
     at = 0
     taken = 0
-    for first, count in pools:
+    for first, count, _, _ in pools:
         shares_BvW = shares_BP[:, taken : taken + count].unsqueeze(2)
         summed_B1W = (values_BKW[:, first : first + count] * shares_BvW).sum(1, keepdim=True)
         parts += [values_BKW[:, at:first], summed_B1W]
         at = first + count
         taken += count
     return torch.cat([*parts, values_BKW[:, at:]], 1)
+
+
+class Attention(nn.Module):
+    """How much each value of a list counts: exp of the product of its vector and a query's, times its share.
+
+    What the values of a list count sums to 1. A value without a share counts nothing, so padding has no effect, and a
+    list of which no value has a share has a vector of zeros. All values count by their shares at the start.
+    """
+
+    def __init__(self, dim: int, has_query: bool) -> None:
+        """has_query: whether the query is made from the vector of a key; otherwise it is the same for all samples.
+
+        Weights are in units of ATTENTION_UNIT.
+        """
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dim, dim)) if has_query else None
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, values_BvD: Tensor, shares_Bv: Tensor, query_BD: Tensor | None) -> Tensor:
+        asked_BD = self.bias.expand(len(values_BvD), -1)
+        if self.weight is not None:
+            assert query_BD is not None, "a query is made from the vector of a key"
+            asked_BD = torch.addmm(self.bias, query_BD, self.weight.t())
+        scores_Bv = ATTENTION_UNIT * (values_BvD * asked_BD.unsqueeze(1)).sum(2)
+        counted_Bv = scores_Bv.masked_fill(shares_Bv == 0, -math.inf)
+        highest_B1 = counted_Bv.detach().amax(1, keepdim=True).nan_to_num(neginf=0.0)
+        parts_Bv = shares_Bv * torch.exp(counted_Bv - highest_B1)
+        total_B1 = parts_Bv.sum(1, keepdim=True)
+        return parts_Bv / total_B1.masked_fill(total_B1 == 0, 1.0)
 
 
 class Output(nn.Module):

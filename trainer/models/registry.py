@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import nn
 
 from trainer.config import ModelConfig
 from trainer.models.dcn import Dcn
 from trainer.models.deepfm import DeepFm
 from trainer.models.dlrm import Dlrm
-from trainer.models.layers import ClickModel, Pools
+from trainer.models.layers import Attention, ClickModel, Pools
 from trainer.models.ncf import Ncf
 from trainer.models.plugged import check_repeatable, plugged
 from trainer.models.wdl import Wdl
@@ -32,17 +33,18 @@ def build_model(
 ) -> ClickModel:
     """The model for E keys of D columns and N dense inputs; equal seeds give equal weights on every machine.
 
-    crosses: further keys of a sample, of which the model uses the wide weights alone. pools: first key and number of
-    keys of each pooled table, of which it gets one vector. labels: labels that it predicts, each with a head.
+    crosses: further keys of a sample, of which the model uses the wide weights alone. pools: the keys of each pooled
+    table, of which it gets one vector. labels: labels that it predicts, each with a head.
 
     Weights are drawn on the CPU in float32 whatever the device and type, so that all of them start with the same
     numbers.
     """
     generator = torch.Generator().manual_seed(seed)
-    vectors = fields - sum(count - 1 for _, count in pools)
+    vectors = fields - sum(pool.values - 1 for pool in pools)
     build = plugged(config.name) if config.is_plugged else MODELS[config.name]
     model = build(config, vectors, dim, dense, vectors + crosses, generator)
     model.output.add_heads(labels - 1, config, vectors + crosses)
+    model.attention = nn.ModuleList(Attention(dim, pool.query >= 0) for pool in pools if pool.attends)
     model = model.to(device, dtype)
     model.fields = fields
     model.pools = pools

@@ -6,18 +6,31 @@ Every function mirrors the constructor of its model, for F keys of D columns and
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from ingest.schema import Pool
 from trainer.config import ModelConfig
 
 
-def dense_weights(config: ModelConfig, fields: int, dim: int, dense: int, crosses: int = 0, labels: int = 1) -> int:
-    """Number of weights of the dense part, without the rows; a model that is not Freshet's own is built for that."""
+def dense_weights(
+    config: ModelConfig,
+    fields: int,
+    dim: int,
+    dense: int,
+    crosses: int = 0,
+    labels: int = 1,
+    pools: Sequence[Pool] = (),
+) -> int:
+    """Number of weights of the dense part, without the rows; a model that is not Freshet's own is built for that.
+
+    fields: vectors, one for each pooled table.
+    """
+    attention = sum(dim * dim * (pool.query >= 0) + dim for pool in pools if pool.attends)
     if config.is_plugged:
         from trainer.models.registry import try_plugged
 
-        return try_plugged(config, fields, dim, dense, crosses, labels)
+        return try_plugged(config, fields, dim, dense, crosses, labels) + attention
     scales = fields + crosses if config.scale_rate else 0
     head = _output_width(config, fields, dim, dense) + 1 + scales
-    return SIZES[config.name](config, fields, dim, dense) + scales + (labels - 1) * head
+    return SIZES[config.name](config, fields, dim, dense) + scales + (labels - 1) * head + attention
 
 
 def _output_width(config: ModelConfig, fields: int, dim: int, dense: int) -> int:

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from infra.base.errors import ConfigError
 from infra.base.storage import Storage
 from ingest.convert import Converter, Event
-from ingest.schema import Schema
+from ingest.schema import KeyTable, Schema
 from ps.config import RowConfig
 from ps.errors import CheckpointDamaged
 from ps.start import start_rows
@@ -30,7 +30,7 @@ from serving.snapshots.model import ReadModel, RunModel, build, read_model
 from tests.ingest.topics import SMALL
 from tests.serving.snapshots.checkpoints import make_checkpoint, run_model, sample_events
 from trainer.config import ModelName
-from trainer.models.layers import pool, scale_unit
+from trainer.models.layers import ATTENTION_UNIT, pool, scale_unit
 
 EXAMPLE = re.findall(r"^```python\n(.*?)^```", Path("docs/export.md").read_text(), re.DOTALL | re.MULTILINE)[0]
 CROSSED = msgspec.structs.replace(SMALL, crosses=(("user", "age_bucket"),))
@@ -38,6 +38,14 @@ POOLED = msgspec.structs.replace(
     SMALL,
     tables=tuple(
         msgspec.structs.replace(table, pool="mean") if table.name == "tags" else table for table in SMALL.tables
+    ),
+)
+ATTENTIVE = msgspec.structs.replace(
+    POOLED,
+    tables=(
+        *POOLED.tables,
+        KeyTable("moods", source="tags", values=2, pool="attention", truncate=True),
+        KeyTable("friends", source="tags", values=3, pool="attention", query="user", rows_of="user"),
     ),
 )
 OURS = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks")
@@ -66,8 +74,10 @@ def exported(
     return read, tmp_path / "exported"
 
 
-def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Embeddings, wide weights and dense inputs of the sample events, looked up one by one."""
+def inputs_of(read: ReadModel, of: RunModel) -> dict[str, torch.Tensor]:
+    """Embeddings, wide weights and dense inputs of the sample events, looked up one by one; with the shares of pooled
+    values if the model needs them.
+    """
     samples, _ = Converter(of.schema).convert_events(events_of(of.schema))
     rows = dict(zip(read.keys_R.view(np.uint64).tolist(), read.values_RW, strict=True))
     unknown = start_rows(of.rows, of.seed, samples.keys_BF.reshape(-1))[:, : of.rows.shape().value]
@@ -75,10 +85,12 @@ def inputs_of(read: ReadModel, of: RunModel) -> tuple[torch.Tensor, torch.Tensor
     values = torch.from_numpy(np.array(flat)).reshape(*samples.keys_BF.shape, -1)
     singles = values[:, : of.schema.singles]
     crosses = values[:, of.schema.singles :]
-    if samples.shares_BP is not None:
-        singles = pool(singles, torch.from_numpy(samples.shares_BP), of.schema.pools)
+    shares = None if samples.shares_BP is None else torch.from_numpy(samples.shares_BP)
+    if shares is not None and not of.schema.has_attention:
+        singles = pool(singles, shares, of.schema.pools)
     wide = torch.cat([singles, crosses], 1)[..., of.rows.dim]
-    return singles[..., : of.rows.dim], wide, torch.from_numpy(samples.dense_BN)
+    inputs = {"embeddings": singles[..., : of.rows.dim], "wide": wide, "dense": torch.from_numpy(samples.dense_BN)}
+    return inputs | {"shares": shares} if shares is not None and of.schema.has_attention else inputs
 
 
 def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
@@ -88,9 +100,12 @@ def logits_of(read: ReadModel, of: RunModel) -> torch.Tensor:
         scales = weights.pop(head)
         if of.model.scale_rate:
             weights[head.replace("scales", "raw_scales")] = (scales - 1) / scale_unit(of.model)
+    for name in [name for name in weights if name.startswith("attention.")]:
+        weights[name] = weights[name] / ATTENTION_UNIT
     module.load_state_dict(weights)
     with torch.no_grad():
-        return module(*inputs_of(read, of))
+        given = inputs_of(read, of)
+        return module.score(given["embeddings"], given["wide"], given["dense"], given.get("shares"))
 
 
 def served_by(storage: Storage, read: ReadModel, of: RunModel) -> list[float]:
@@ -129,8 +144,8 @@ def test_an_exported_model_that_is_pruned_predicts_what_is_served(
 
 @pytest.mark.parametrize(
     ("schema", "rate"),
-    [(SMALL, 0), (SMALL, 0.06), (CROSSED, 0.06), (POOLED, 0.06)],
-    ids=["old", "new", "crosses", "pooled"],
+    [(SMALL, 0), (SMALL, 0.06), (CROSSED, 0.06), (POOLED, 0.06), (ATTENTIVE, 0.06)],
+    ids=["old", "new", "crosses", "pooled", "attention"],
 )
 @pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_program_of_the_document_predicts_what_the_model_predicts(
@@ -157,15 +172,18 @@ def test_the_program_of_the_document_imports_nothing_of_freshet_and_is_short() -
 CROSSES = [("dcn", {"cross": "low_rank", "cross_rank": 3}), ("dcn", {"cross": "vector"}), ("wdl", {"scale_rate": 0})]
 
 
+@pytest.mark.parametrize("lists", [POOLED, ATTENTIVE], ids=["pooled", "attention"])
 @pytest.mark.parametrize(("name", "given"), [*((name, {}) for name in get_args(ModelName)), *CROSSES])
-def test_onnx_computes_what_torch_computes(tmp_path: Path, name: ModelName, given: dict[str, object]) -> None:
+def test_onnx_computes_what_torch_computes(
+    tmp_path: Path, name: ModelName, given: dict[str, object], lists: Schema
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     labels = ("click", "purchase")
-    schema = msgspec.structs.replace(POOLED, crosses=CROSSED.crosses, labels=labels)
+    schema = msgspec.structs.replace(lists, crosses=CROSSED.crosses, labels=labels)
     of = replace(run_model(name, **given), schema=schema)
     read, folder = exported(tmp_path, of, with_onnx=True)
     session = onnxruntime.InferenceSession(folder / "dense.onnx", providers=["CPUExecutionProvider"])
-    fed = dict(zip(("embeddings", "wide", "dense"), map(torch.Tensor.numpy, inputs_of(read, of)), strict=True))
+    fed = {name: values.numpy() for name, values in inputs_of(read, of).items()}
     logits = np.stack(session.run(["logits", "logits_purchase"], fed), 1)
     np.testing.assert_allclose(logits, logits_of(read, of).numpy(), atol=1e-5)
 
