@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
@@ -93,11 +94,19 @@ class _Loop:
         rows = self._index.resolve(number_keys(np.ascontiguousarray(part.keys_BF)))
         self._reference.grow(np.ascontiguousarray(rows.new_keys))
         rows_BF = torch.from_numpy(rows.rows_U[rows.local_BF]).to(self._device)
-        floats = (torch.from_numpy(array.copy()) for array in (part.dense_BN, part.labels_B))
-        dense_BN, labels_B = (array.to(self._device, self._dtype) for array in floats)
+        dense_BN = self._tensor(part.dense_BN)
+        labels_B = self._tensor(part.labels_B)
+        optional = [
+            None if array is None else self._tensor(array)
+            for array in (part.weights_B, part.shares_BP, part.more_labels_BL)
+        ]
         began = time.perf_counter()
-        self._reference.train(rows_BF, dense_BN, labels_B)  # ends with a copy of the logits, which waits for a GPU
+        # ends with a copy of the logits, which waits for a GPU
+        self._reference.train(rows_BF, dense_BN, labels_B, *optional)
         return time.perf_counter() - began
+
+    def _tensor(self, array: NDArray[np.float32]) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(self._device, self._dtype)
 
 
 def _fixed_part(sizes: Sequence[int], times: Sequence[float]) -> float:
