@@ -1,26 +1,18 @@
-"""One pass of Vowpal Wabbit over a file, predict-then-train, to compare with: what you might use instead.
+"""Vowpal Wabbit, to compare with: keys are features of one namespace, dense floats of another.
 
-It gets the keys that Freshet's samples have, without those of crosses, as features of one namespace, and the dense
-floats in another. Needs the package ``vowpalwabbit``, which Freshet does not install.
+Needs the package ``vowpalwabbit``, which Freshet does not install.
 """
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from benchmarks.clicks import read_samples
-from benchmarks.quality import QualityResult
-from dispatch.progress.prequential import Prequential, Quality
-from dispatch.progress.status import KeyCounts
+from benchmarks.others import Learn, Other
 from infra.base.errors import ConfigError, MissingProgram
-from infra.base.process import Stop
 from ingest.samples import Samples
-from ingest.schema import load_schema, without_crosses
 
 FIXED = "--quiet --loss_function logistic -b 24"
 OPTIONS: Mapping[str, str] = {"avazu": "-q cc -l 0.1 --power_t 0.4"}
@@ -28,60 +20,21 @@ OPTIONS: Mapping[str, str] = {"avazu": "-q cc -l 0.1 --power_t 0.4"}
 USUAL = "-l 0.3 --power_t 0.4"
 
 
-def check_vowpal(dataset: str, options: str | None) -> None:
-    """Raises an error, before anything is trained, if Vowpal Wabbit is missing or does not take the options."""
-    _open(_chosen(dataset, options)).finish()
-
-
-def run_vowpal(file: Path, dataset: str, options: str | None, last: int, stop: Stop) -> QualityResult:
-    """Trains Vowpal Wabbit once on the file; options: None for those that are best on the data set. last: how many
-    samples count as the second half, which begins with a batch of the run that it is compared with.
+def open_vowpal(dataset: str, options: str | None = None) -> Other:
+    """Raises an error if Vowpal Wabbit is missing or does not take the options; None: those that are best on the data
+    set.
     """
-    chosen = _chosen(dataset, options)
-    parts = list(read_samples(dataset, file, without_crosses(load_schema(dataset))))
-    learnt = learn_pass(parts, sum(map(len, parts)) - last, chosen, stop)
-    return QualityResult(
-        file=file.name,
-        samples=learnt.whole.samples,
-        batch=1,
-        workers=1,
-        model=f"vw {version('vowpalwabbit')} {chosen}",
-        policy="-",
-        seconds=learnt.seconds,
-        samples_per_second=learnt.whole.samples / learnt.seconds,
-        keys=KeyCounts(),
-        overall=learnt.whole,
-        second_half=learnt.later,
-    )
+    chosen = OPTIONS.get(dataset, USUAL) if options is None else options
+    learn = learn_with(chosen)
+    return Other(f"vw {version('vowpalwabbit')} {chosen}", learn)
 
 
-class LearntPass(NamedTuple):
-    """The quality of one pass."""
-
-    whole: Quality
-    later: Quality
-    """Of the samples from a certain one on."""
-    seconds: float
-
-
-def learn_pass(parts: Iterable[Samples], later: int, options: str, stop: Stop) -> LearntPass:
-    """Trains Vowpal Wabbit once on samples without crosses. later: the first sample that counts as later."""
+def learn_with(options: str) -> Learn:
+    """Vowpal Wabbit with these options, which has not learnt yet."""
     workspace = _open(options)
-    whole = Prequential()
-    rest = Prequential()
-    began = time.monotonic()
-    seen = 0
-    for part in parts:
-        if stop.requested:
-            break
-        logits_B = np.fromiter((_learn(workspace, line) for line in lines_of(part)), np.float32, len(part))
-        half = min(max(later - seen, 0), len(part))
-        whole.add(logits_B, part.labels_B)
-        rest.add(logits_B[half:], part.labels_B[half:])
-        seen += len(part)
-    seconds = time.monotonic() - began
-    workspace.finish()
-    return LearntPass(whole.overall(), rest.overall(), seconds)
+    return lambda samples: np.fromiter(
+        (_learn(workspace, line) for line in lines_of(samples)), np.float32, len(samples)
+    )
 
 
 def vowpal_version() -> str | None:
@@ -97,10 +50,6 @@ def lines_of(samples: Samples) -> Iterator[str]:
         names = " ".join(f"{key:x}" for key in keys)
         numbers = " ".join(f"{place}:{value:.6g}" for place, value in enumerate(floats) if value)
         yield f"{1 if label else -1} |c {names} |i {numbers}"
-
-
-def _chosen(dataset: str, options: str | None) -> str:
-    return OPTIONS.get(dataset, USUAL) if options is None else options
 
 
 def _open(options: str) -> Any:

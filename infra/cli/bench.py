@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,11 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from benchmarks.report import report, write_json
-from infra.base.errors import ConfigError, FreshetError
+from infra.base.errors import ConfigError, FreshetError, MissingProgram
 from infra.base.process import check_output, stop_on_signals
 from infra.cli.options import grouped
 
 if TYPE_CHECKING:  # loads kernels
+    from benchmarks.others import Other
     from benchmarks.simulated.sizes import Architecture
     from benchmarks.train import Experiment
 
@@ -32,6 +34,7 @@ def _checked_output(file: Path | None) -> Path | None:
 Output = Annotated[
     Path | None, typer.Option("--json", help="Write the results here.", show_default=False, callback=_checked_output)
 ]
+
 Format = Literal["criteo", "avazu", "movielens"]
 KeyFormat = Literal["criteo", "avazu", "movielens", "synthetic"]
 Eviction = Literal["emark", "lru", "lfu"]
@@ -48,6 +51,13 @@ LIVE_CACHE_ROWS = 8192
 """Rows in the cache of a worker, if none are given."""
 REGRET_CACHE_ROWS = 65_536
 """The same with --regret, where one worker alone must hold a whole batch."""
+
+
+class Rival(StrEnum):
+    """A program to compare with."""
+
+    VW = "vw"
+    RIVER = "river"
 
 
 @app.command()
@@ -320,7 +330,8 @@ def quality(
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     against: Annotated[
-        Literal["vw"] | None, typer.Option(help="What to compare with: vw, if vowpalwabbit is installed.")
+        list[Rival] | None,
+        typer.Option(help="What to compare with: vw (package vowpalwabbit) or river, if it is installed. Repeatable."),
     ] = None,
     vw_options: Annotated[str | None, typer.Option(help="Its options; by default the best on the data set.")] = None,
     output: Output = None,
@@ -329,22 +340,35 @@ def quality(
 
     Example: freshet bench quality --input criteo.tsv.gz --format criteo --batch 1024 --workers 4 --json quality.json
 
-    Example: freshet bench quality --input criteo.tsv.gz --format criteo --against vw --vw-options '-l 0.5'
+    Example: freshet bench quality --input criteo.tsv.gz --format criteo --against vw --against river
     """
     stop = stop_on_signals()
+    from benchmarks.others import run_other
     from benchmarks.quality import run_quality
-    from benchmarks.vowpal import check_vowpal, run_vowpal
     from infra.run.display import Display
 
     _existing(file)
-    if against:
-        check_vowpal(form, vw_options)
+    wanted = _others(against or (), form, vw_options)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         display = Display(Console(stderr=True))
         result = run_quality(Path(folder), file, form, batch, workers, list(overrides or ()), stop, display)
     last = result.second_half.samples
-    others = [run_vowpal(file, form, vw_options, last, stop)] if against and not stop.requested else []
+    others = [run_other(other, file, form, last, stop) for other in wanted if not stop.requested]
     report([*others, result], output)
+
+
+def _others(rivals: Sequence[Rival], form: str, vw_options: str | None) -> "list[Other]":
+    """The programs that are installed; prints why another one is left out."""
+    from benchmarks.river import open_river
+    from benchmarks.vowpal import open_vowpal
+
+    found = []
+    for rival in rivals:
+        try:
+            found.append(open_vowpal(form, vw_options) if rival is Rival.VW else open_river())
+        except MissingProgram as error:
+            Console(stderr=True).print(Text(f"{rival} is left out: {error}"), soft_wrap=True)
+    return found
 
 
 @app.command()

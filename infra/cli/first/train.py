@@ -164,7 +164,8 @@ def other_qualities(
     file: Path, settings: "Settings", filled: "FilledTopic", summary: "Summary", compare: bool, stop: Stop
 ) -> "list[tuple[str, Quality, Quality]]":
     """What else predicts on the same events, each before it learns from them: whole file, and second half."""
-    from benchmarks.vowpal import USUAL, learn_pass, vowpal_version
+    from benchmarks.others import learn_pass
+    from benchmarks.vowpal import USUAL, learn_with, vowpal_version
     from infra.cli.first.constant import constant_quality
     from ingest.filling import read_samples_of
     from ingest.schema import without_crosses
@@ -175,7 +176,7 @@ def other_qualities(
     found = [("a constant, the click rate so far", whole, rest)]
     if compare and (version := vowpal_version()) is not None:
         parts = read_samples_of(file, without_crosses(settings.event_schema))
-        learnt = learn_pass(parts, later, USUAL, Stop())
+        learnt = learn_pass(parts, later, learn_with(USUAL), Stop())
         found.append((f"Vowpal Wabbit {version}, {USUAL}", learnt.whole, learnt.later))
     return found
 
