@@ -7,7 +7,7 @@ which nothing can be learnt are left out: those with one value, and texts that a
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ import msgspec
 
 from infra.base.errors import ConfigError
 from ingest.codec.unknown import all_fields, show_text
+from ingest.crosses import Suggestions
 from ingest.errors import InputError
 from ingest.producing.readers import read_jsonl
 from ingest.producing.tables import (
@@ -28,8 +29,8 @@ from ingest.producing.tables import (
     read_rows,
     time_of,
 )
-from ingest.schema import FileColumns, Limits, parse_schema
-from ingest.survey import Column, FieldFindings
+from ingest.schema import CROSS_SIGN, FileColumns, Limits, parse_schema
+from ingest.survey import Column, FieldFindings, Survey
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "is_clicked", "target", "converted", "conversion", "y")
 TIME_NAMES = ("event_time", "timestamp", "time", "ts", "datetime", "event_ts", "created_at", "date")
@@ -55,6 +56,8 @@ WIDE_RANGE = 10.0
 """A number that goes higher, or as far below 0, is used as its logarithm, and as a key of its bucket."""
 LARGEST_NUMBER = 1e15
 """Larger numbers are ids: no amount has that many digits."""
+CROSSED_EVENTS = 1000
+"""Least events in which crosses are searched for: in fewer, chance finds some."""
 LARGEST_SECONDS = {"s": 1e11, "ms": 1e14}
 """Times above are in a smaller unit: 1e11 seconds are in the year 5138."""
 
@@ -167,6 +170,8 @@ class SchemaGuess:
     labels: int
     """Events with label 0 or 1."""
     unlabelled: int
+    crosses: Suggestions | None = None
+    """None: they were not searched for."""
 
     def is_required(self, guess: FieldGuess) -> bool:
         """Whether events without this field are rejected: an event about nobody is broken; others are trained without
@@ -179,10 +184,13 @@ class SchemaGuess:
         return "\n".join(_lines_of(self)) + "\n"
 
 
-def guess_schema(path: Path, label: str | None, time: str | None, limit: int) -> SchemaGuess:
+def guess_schema(
+    path: Path, label: str | None, time: str | None, limit: int, suggests_crosses: bool = False
+) -> SchemaGuess:
     """Examines up to limit events of a file; raises ConfigError or InputError if no schema can be guessed from them.
 
     label, time: columns of a table, or of lines that are plain objects; None: guessed by their names.
+    suggests_crosses: whether crosses are searched for in the events, too.
     """
     if not path.is_file():
         raise ConfigError(f"no file at {path}; expected JSON lines, CSV or Parquet; correct the path")
@@ -190,9 +198,16 @@ def guess_schema(path: Path, label: str | None, time: str | None, limit: int) ->
     if not rows:
         raise InputError(f"{path} holds no events; expected at least one line or row; give another file")
     columns = _columns(path, rows, label, time)
-    guess = _guess(path, [_event(row, at, columns) for at, row in enumerate(rows)], columns)
-    parse_schema(guess.toml, f"guessed from {path}")  # a schema that is written can be read
-    return guess
+    events = [_event(row, at, columns) for at, row in enumerate(rows)]
+    guess = _guess(path, events, columns)
+    schema = parse_schema(guess.toml, f"guessed from {path}")  # a schema that is written can be read
+    if not suggests_crosses or len(events) < CROSSED_EVENTS:
+        return guess
+    from ingest.cross_search import suggest_crosses  # loads numba
+
+    survey = Survey(schema, keeps_samples=True)
+    survey.add(events)
+    return replace(guess, crosses=suggest_crosses(survey.samples, schema))
 
 
 def _rows(path: Path) -> Iterator[Row | bytes]:
@@ -397,6 +412,8 @@ def _lines_of(guess: SchemaGuess) -> Iterator[str]:
     yield f"name = {_text(guess.name)}"
     if guess.partition_by is not None:
         yield f"partition_by = {_text(guess.partition_by)}  # its events keep their order"
+    if guess.crosses is not None:
+        yield from _cross_lines(guess.crosses)
     if guess.columns is not None:
         yield from _file_lines(guess.columns)
     for each in guess.fields:
@@ -407,6 +424,20 @@ def _lines_of(guess: SchemaGuess) -> Iterator[str]:
     yield "[limits]"
     yield f"record_bytes = {guess.limits.record_bytes}"
     yield f"string_bytes = {guess.limits.string_bytes}"
+
+
+def _cross_lines(found: Suggestions) -> Iterator[str]:
+    """The crosses that pay; if none does, a comment."""
+    yield ""
+    if not found.crosses:
+        yield "# No combination of two tables predicts later events better by more than chance would:"
+        yield f"# {found.line}"
+        return
+    yield f"# Combinations of values that have a key of their own; measured on the last {found.later:,} events."
+    for cross in found.crosses:
+        names = _comment(CROSS_SIGN.join(cross.tables))
+        yield f"# {names}: logloss lower by {cross.gain:.5f}, {cross.keys:,} keys"
+    yield found.line
 
 
 def _file_lines(columns: FileColumns) -> Iterator[str]:

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.base.process import check_output, write_whole
+from infra.cli.crosses import print_crosses
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.stream import Kafka
 
 if TYPE_CHECKING:
-    from ingest.crosses import Suggestions
     from ingest.survey import FieldFindings, Findings
 
 Form = Literal["jsonl", "criteo", "avazu", "movielens"]
@@ -97,26 +97,7 @@ def print_findings(found: "Findings", console: Console | None = None) -> None:
     if not found.faults:
         console.print(Text("every event fits, and every field is there", style="green"))
     if found.suggested is not None:
-        _print_crosses(found.suggested, console)
-
-
-def _print_crosses(found: "Suggestions", console: Console) -> None:
-    """Prints the suggested crosses, and the line of a schema that uses them."""
-    console.print(Text(f"\ncrosses, measured on the last {found.later:,} of {found.events:,} events", style="bold"))
-    if not found.crosses:
-        console.print("no combination of two tables lowers logloss by more than chance would")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("cross")
-    for name in ("logloss lower by", "keys"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for cross in found.crosses:
-        table.add_row(Text(" × ".join(cross.tables)), f"{cross.gain:.5f}", f"{cross.keys:,}")
-    console.print(table)
-    console.print(
-        f"logloss of a linear model: {found.logloss:.4f} without, {found.crossed_logloss:.4f} with all of them"
-    )
-    console.print(Text(found.line), soft_wrap=True)
+        print_crosses(found.suggested, console)
 
 
 def _table(title: str, fields: "tuple[FieldFindings, ...]") -> Table:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from infra.base.errors import ConfigError
 from infra.base.process import check_output, write_whole
+from infra.cli.crosses import print_crosses
 from infra.run.figures import count
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def init(
     label: Label = None,
     time: Time = None,
     limit: Limit = EVENTS,
+    crosses: Annotated[
+        bool, typer.Option("--crosses/--no-crosses", help="Search for combinations of fields that predict together.")
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing schema.")] = False,
     plugin: Annotated[
         Literal["model"] | None,
@@ -65,7 +69,7 @@ def init(
     check_output(output)
     from ingest.guess import guess_schema
 
-    guess = guess_schema(file, label, time, limit)
+    guess = guess_schema(file, label, time, limit, suggests_crosses=crosses)
     write_whole(output, guess.toml)
     console = Console(width=None if Console().is_terminal else WIDTH)
     show_guess(guess, console)
@@ -101,6 +105,8 @@ def show_guess(guess: "SchemaGuess", console: Console) -> None:
         required = "yes" if guess.is_required(each) else ""
         table.add_row(Text(each.name), _use(each), required, Text(each.why), style="dim" if _is_out(each) else "")
     console.print(table)
+    if guess.crosses is not None:
+        print_crosses(guess.crosses, console)
 
 
 def _facts(guess: "SchemaGuess") -> list[str]:

@@ -95,3 +95,22 @@ def test_large_numbers_are_used_as_logarithms_also_below_zero(
     schema = load_schema(str(tmp_path / "schema.toml"))
     assert [dense.transform for dense in schema.dense_fields] == [transform]
     assert [table.name for table in schema.tables] == tables
+
+
+def test_combinations_that_pay_become_crosses_of_the_schema(tmp_path: Path, invoke: Invoke) -> None:
+    lines = ["user,item,clicked", *(f"u{at % 7},{at % 5},{int((at % 7 + at % 5) % 2)}" for at in range(2000))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    done = invoke("init", tmp_path / "a.csv")
+    assert "user × item" in done.stdout
+    assert load_schema(str(tmp_path / "schema.toml")).crosses == (("user", "item"),)
+    assert "# user×item: logloss lower by 0." in (tmp_path / "schema.toml").read_text()
+    assert invoke("init", tmp_path / "a.csv", "--force", "--no-crosses").returncode == 0
+    assert "crosses" not in (tmp_path / "schema.toml").read_text()
+
+
+def test_combinations_that_do_not_pay_are_a_comment(tmp_path: Path, invoke: Invoke) -> None:
+    lines = ["user,item,clicked", *(f"u{at % 7},{at % 5},{at // 35 % 2}" for at in range(1500))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert "no combination of two tables" in invoke("init", tmp_path / "a.csv").stdout
+    assert "\n# crosses = []\n" in (tmp_path / "schema.toml").read_text()
+    assert load_schema(str(tmp_path / "schema.toml")).crosses == ()
