@@ -12,6 +12,7 @@ from api.job import ApiJob
 from api.parts import ApiParts
 from api.runs.followed import FollowedRuns, keep_going, keep_reading
 from api.runs.samples import SampleSinks
+from api.runs.slices import SliceNames
 from api.store.retention import Retention
 from api.store.store import SqlStore
 from infra.base.process import Stop, write_whole
@@ -54,7 +55,8 @@ async def working(job: ApiJob, store: SqlStore, web: WebParts) -> AsyncIterator[
     """Yields the parts of the application while background tasks keep them up to date."""
     runs = FollowedRuns(job.runs, store)
     samples = SampleSinks(job.kafka_secrets)
-    parts = ApiParts(web, store, runs, samples)
+    slices = SliceNames(job.kafka_secrets)
+    parts = ApiParts(web, store, runs, samples, slices)
     runs.find_runs()
     work = (
         runs.keep_looking,

@@ -8,6 +8,7 @@ from fastapi import Depends
 
 from api.runs.followed import FollowedRuns
 from api.runs.samples import SampleSinks
+from api.runs.slices import SliceNames
 from api.shared import SharedAnswers
 from api.store.store import SqlStore
 from infra.web.app import parts_of
@@ -23,6 +24,7 @@ class ApiParts:
     """The same store as ``web`` uses, with the tables of runs and commands."""
     runs: FollowedRuns
     samples: SampleSinks
+    slices: SliceNames
     answers: SharedAnswers = field(default_factory=SharedAnswers)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when event streams should end."""

@@ -10,6 +10,8 @@ class SliceReading(Answer):
     """Table of the schema; empty: all samples."""
     key: str
     """The value's key in 16 hex digits, or others; empty: all samples."""
+    value: str | None
+    """The value as JSON; null if no event that was examined has it."""
     samples: int
     clicks: int
     weight: float

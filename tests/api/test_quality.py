@@ -29,7 +29,11 @@ def test_windows_slices_and_curve_are_read_over_rest(api: Served, dispatcher: Pr
     dispatcher.status = msgspec.structs.replace(dispatcher.status, over_time=found)
     until(lambda: api.get("/v1/runs/r/quality").json["windows"])
     answer = api.get("/v1/runs/r/quality").json
-    assert answer == msgspec.json.decode(msgspec.json.encode(found))
+    expected = msgspec.json.decode(msgspec.json.encode(found))
+    for window in (*expected["windows"], expected["run"]):
+        for each in (window["quality"], *window["slices"]):
+            each["value"] = None  # no event of this run's stream has it
+    assert answer == expected
     assert answer["run"]["slices"][0]["auc"] is None
 
 

@@ -50,8 +50,8 @@ def quality(
     """Show AUC, logloss and calibration of a run: over time, by slice (quality.slices), as a curve; and alarms.
 
     A run on this machine is read from its newest checkpoint, during the run or afterwards, with the slices of every
-    window and the names of their values. With --api or a token it is asked over REST, up to now: slices are then those
-    of the whole run and of the newest window, and values are named by their keys.
+    window. With --api or a token it is asked over REST, up to now: slices are then those of the whole run and of the
+    newest window. Values that none of the newest events has are named by their keys.
 
     Example: freshet quality --run up-20261115-021100 --csv figures.csv
     """
@@ -96,7 +96,9 @@ def _read_api(where: ApiOptions) -> "tuple[MeasuredQuality, NameOf]":
 
     with where.connect() as api:
         read = {"over_time": api.client.get(api.of_run("/quality")), "drift": api.client.get(api.of_run("/drift"))}
-    return msgspec.convert(read, MeasuredQuality), lambda _, key: key
+    windows = [window for window in (*read["over_time"]["windows"], read["over_time"]["run"]) if window is not None]
+    values = {each["key"]: each.get("value") for window in windows for each in window["slices"]}
+    return msgspec.convert(read, MeasuredQuality), lambda _, key: values.get(key) or key
 
 
 def _is_key(key: str) -> bool:
