@@ -24,6 +24,7 @@ from ps.errors import OutOfOrder
 from ps.protocol import WHOLE
 from ps.start import start_rows
 from trainer.dense import Dense
+from trainer.labels import smoothed
 from trainer.models.registry import build_model
 from trainer.passes import MicroBatch, Pass
 from trainer.rows import RowOptimizer, float_type, look_up, summed_over
@@ -50,6 +51,7 @@ class SoleWorker:
         self._rows = rows
         self._full = settings.stream.batch
         self._dtype = float_type(rows)
+        self._smoothing = settings.model.label_smoothing
         self._model = build_model(
             config=settings.model,
             fields=schema.singles,
@@ -141,7 +143,7 @@ class SoleWorker:
             values_UW=values_UW,
             positions_bF=torch.from_numpy(positions_BF.astype(np.int64)),
             dense_bN=self._tensor(samples.dense_BN),
-            labels_b=self._tensor(samples.labels_B),
+            labels_b=smoothed(self._tensor(samples.labels_B), self._smoothing),
             batch=len(samples),
             weights_b=None if samples.weights_B is None else self._tensor(samples.weights_B),
             shares_bP=None if samples.shares_BP is None else self._tensor(samples.shares_BP),

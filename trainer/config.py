@@ -45,6 +45,10 @@ class ModelConfig(Section):
     """
     base_rate: float = Field(default=0.25, gt=0, lt=1)
     """Click rate expected before anything is learnt: the output bias starts at its log-odds."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share by which the labels that are learnt are drawn towards 1/2; metrics are about the labels as they are. It
+    costs calibration where clicks are rare. 0: not at all.
+    """
 
     @field_validator("name")
     @classmethod

@@ -22,6 +22,7 @@ from ps.config import RowConfig
 from ps.start import start_rows
 from ps.utilities import LOWEST_EXPONENT, bins_reference
 from trainer.config import ModelConfig
+from trainer.labels import smoothed
 from trainer.models.layers import Pools
 from trainer.models.registry import build_model
 from trainer.rows import RowOptimizer, float_type, kept_mask, summed_over
@@ -104,6 +105,7 @@ class Reference:
         self._seed = seed
         self._device = torch.device(device)
         self._dtype = float_type(rows)
+        self._smoothing = model.label_smoothing
         self.numbering = Numbering()
         self.model = build_model(
             model, fields, rows.dim, dense, seed, self._dtype, self._device, crosses, pools, labels
@@ -157,13 +159,14 @@ class Reference:
         more_labels_BL: Tensor | None = None,
     ) -> NDArray[np.float32]:
         """The same for row numbers that are known already."""
+        labels_B = smoothed(labels_B, self._smoothing)
         rows_U, positions_BF = torch.unique(rows_BF, return_inverse=True)
         values_UW = self._values_RW.index_select(0, rows_U).requires_grad_()
         logits_B = self._forward(values_UW, positions_BF, dense_BN, shares_BP)
         if more_labels_BL is None:
             loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B)
         else:
-            all_BM = torch.cat([labels_B.unsqueeze(1), more_labels_BL], 1)
+            all_BM = torch.cat([labels_B.unsqueeze(1), smoothed(more_labels_BL, self._smoothing)], 1)
             losses_BM = functional.binary_cross_entropy_with_logits(logits_B, all_BM.nan_to_num(), reduction="none")
             losses_B = (losses_BM * ~torch.isnan(all_BM)).sum(1)
             loss = (losses_B if weights_B is None else losses_B * weights_B).mean()

@@ -47,6 +47,7 @@ from trainer.config import TrainerConfig
 from trainer.dense import Dense
 from trainer.errors import DeviceMissing
 from trainer.job import WorkerJob
+from trainer.labels import smoothed
 from trainer.models.registry import build_model
 from trainer.passes import Graphs, MicroBatch, Pass, fetch
 from trainer.reduce import TRANSPORTS, AloneGroup, DenseGroup, Rendezvous, form_group
@@ -316,15 +317,18 @@ class Worker:
         return self.cache.tensor(received).to(self._dtype, copy=True)
 
     def _micro_batch(self, order: Order, work: OrderArrays, values_UW: Tensor) -> MicroBatch:
+        smoothing = self._job.model.label_smoothing
         return MicroBatch(
             values_UW=values_UW,
             positions_bF=self.cache.index(work.positions).view(order.samples, self._fields),
             dense_bN=self._floats(work.dense).view(order.samples, -1),
-            labels_b=self.cache.tensor(work.labels).to(self._dtype),
+            labels_b=smoothed(self.cache.tensor(work.labels).to(self._dtype), smoothing),
             batch=order.batch,
             weights_b=self._floats(work.weights) if work.weights.size else None,
             shares_bP=self._floats(work.shares).view(order.samples, -1) if work.shares.size else None,
-            more_labels_bL=self._floats(work.more_labels).view(order.samples, -1) if work.more_labels.size else None,
+            more_labels_bL=smoothed(self._floats(work.more_labels).view(order.samples, -1), smoothing)
+            if work.more_labels.size
+            else None,
         )
 
     def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:

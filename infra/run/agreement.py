@@ -58,6 +58,7 @@ WORKERS = (
     "model.cross_rank",
     "model.scale_rate",
     "model.base_rate",
+    "model.label_smoothing",
     "trainer.reduce",
     "trainer.unencrypted_reduce",
 )

@@ -93,7 +93,7 @@ RENAMED = {"cuts": "checkpoints"}
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "stream": {"first_batch": 0, "crosses": False},
     "rows": {"wide_accumulator": 0.0},
-    "model": {"scale_rate": 0.0},
+    "model": {"scale_rate": 0.0, "label_smoothing": 0.0},
 }
 """What releases did that did not have these settings yet: the runs that they began go on like that."""
 

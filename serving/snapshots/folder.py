@@ -35,7 +35,7 @@ DENSE = "dense.safetensors"
 ONNX = "dense.onnx"
 PART = ".part"
 READABLE = 0o644
-LEARNING = {"dense_optimizer", "dense_rate", "scale_rate", "base_rate"}
+LEARNING = {"dense_optimizer", "dense_rate", "scale_rate", "base_rate", "label_smoothing"}
 """Settings of the model that only training uses."""
 
 

@@ -94,7 +94,8 @@ def expect_quality(result: Result, plan: Plan, tolerance: float) -> None:
     [(1, "esd:1", "hub"), (2, "esd:1", "hub"), (4, "joint:2:elastic", "hub"), (3, "fae:0.15:4", "ring")],
 )
 def test_any_workers_equal_one_process(rich: dict[str, Any], workers: int, policy: str, reduce: Reduce) -> None:
-    plan = Plan(workers=workers, policy=policy, reduce=reduce, rows=rows_of("adagrad", "float64"), **rich)
+    model = SMALL_MODEL.model_copy(update={"label_smoothing": 0.05})
+    plan = Plan(workers=workers, policy=policy, reduce=reduce, rows=rows_of("adagrad", "float64"), model=model, **rich)
     result = train(plan)
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
     expect_quality(result, plan, tolerance=1e-9)

@@ -49,6 +49,7 @@ CHANGED = {
     "model.dense_rate": "0.03",
     "model.scale_rate": "0.01",
     "model.base_rate": "0.5",
+    "model.label_smoothing": "0.1",
     "trainer.reduce": "gloo",
     "trainer.unencrypted_reduce": "true",
 }

@@ -150,7 +150,7 @@ def test_a_run_of_an_earlier_release_goes_on_as_it_began(tmp_path: Path) -> None
     stored = load_settings(None, [f"folder={tmp_path}", "rows.wide_rate=0.03"]).model_dump(mode="json")
     for section, name in (
         *(("stream", name) for name in ("first_batch", "batch_growth", "crosses")),
-        ("model", "scale_rate"),
+        *(("model", name) for name in ("scale_rate", "label_smoothing")),
     ):
         del stored[section][name]
     del stored["rows"]["wide_accumulator"]
