@@ -395,6 +395,25 @@ def crosses(
 
 
 @app.command()
+def histories(
+    file: Annotated[Path | None, typer.Option("--input", help="MovieLens; made-up visits by default.")] = None,
+    samples: Annotated[int, typer.Option(help="Made-up samples.", min=1000)] = 60_000,
+    batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 256,
+    output: Output = None,
+) -> None:
+    """Train a plain loop on users with a history: without it, with its mean, and with attention.
+
+    Example: freshet bench histories --json histories.json
+    """
+    from benchmarks.histories import run_histories
+
+    if file is not None:
+        _existing(file)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        report(run_histories(Path(folder), file, samples, batch), output)
+
+
+@app.command()
 def gate(
     file: Annotated[Path | None, typer.Option("--input", help="File of events; synthetic events by default.")] = None,
     form: Annotated[KeyFormat, typer.Option("--format", help="Data set of the file.")] = "synthetic",

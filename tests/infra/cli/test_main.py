@@ -63,6 +63,7 @@ COMMANDS = [
         "bench ingest",
         "bench quality",
         "bench crosses",
+        "bench histories",
         "bench solver",
         "bench train",
         "bench dispatch",
