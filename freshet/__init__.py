@@ -14,13 +14,18 @@ Names are loaded when they are first used: the client needs no torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from infra.base.parts import module
+
 if TYPE_CHECKING:
     from freshet_client import *  # noqa: F403
 
     from freshet.learner import Learner as Learner
     from trainer.models.plugged import ModelInputs as ModelInputs
 
-OWN = {"Learner": "freshet.learner", "ModelInputs": "trainer.models.plugged"}
+OWN = {
+    "Learner": "freshet.learner",
+    "ModelInputs": module("trainer.models.plugged"),
+}
 """Names that are not the client's, and the modules that have them."""
 
 

@@ -10,7 +10,6 @@ them, and starts none of them a second time; it does not stop them when it ends,
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from dispatch.journal.records import Commanded, Stopped
 from infra.base.config import check_names
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.files import naming, refusal, try_lock
+from infra.base.parts import COMMAND
 from infra.base.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.agent.sockets import PrivateSocket
@@ -191,7 +191,7 @@ class RunStarter:
         overrides = [part for setting in chosen for part in ("--set", setting)]
         return ProcessSpec(
             name,
-            [sys.executable, "-m", "infra.cli.entry", "up", "--no-api", "--no-serve", *config, *overrides],
+            [*COMMAND, "up", "--no-api", "--no-serve", *config, *overrides],
             restart="on_failure",
             may_finish=True,
             essential=False,
