@@ -54,7 +54,7 @@ async def working(job: ApiJob, store: SqlStore, web: WebParts) -> AsyncIterator[
     """Yields the parts of the application while background tasks keep them up to date."""
     runs = FollowedRuns(job.runs, store)
     samples = SampleSinks(job.kafka_secrets)
-    parts = ApiParts(web, store, runs, samples)
+    parts = ApiParts(web, store, runs, samples, plugins=job.config.plugins)
     runs.find_runs()
     work = (
         runs.keep_looking,

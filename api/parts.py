@@ -23,6 +23,8 @@ class ApiParts:
     """The same store as ``web`` uses, with the tables of runs and commands."""
     runs: FollowedRuns
     samples: SampleSinks
+    plugins: bool = False
+    """Whether a command may name code of another package."""
     answers: SharedAnswers = field(default_factory=SharedAnswers)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when event streams should end."""

@@ -24,14 +24,22 @@ for name in found:
 from freshet import Learner, ModelInputs
 print(json.dumps([len(found), [importlib.import_module(name).NAME for name in {PARTS}]]))
 """
+POLICY = """
+import api, dispatch
+class Policy:
+    def __init__(self, parameters, seed): print("decided by", api.NAME, flush=True)
+    def assign(self, situation): ...
+"""
 FORK = """
 from pathlib import Path
+from freshet._parts.dispatch.placement.policies.registry import parse_spec
 from freshet._parts.infra.base.parts import COMMAND
 from freshet._parts.infra.run.supervision.nursery import nursery_in
 nursery = nursery_in(Path(), {})
 with open("log", "wb") as log:
     print("status", nursery.start([*COMMAND, "settings"], {"FRESHET_SEED": "77"}, log).wait(), flush=True)
 nursery.close()
+parse_spec("theirs:Policy")._built(0)
 """
 
 
@@ -62,6 +70,7 @@ def site(wheel: Path) -> Path:
     for name in PARTS:
         (site / name).mkdir()
         (site / name / "__init__.py").write_text('NAME = "theirs"\n')
+    (site / "theirs.py").write_text(POLICY)
     return site
 
 
@@ -111,6 +120,10 @@ def test_all_modules_are_loaded_beside_packages_of_the_same_names(site: Path, tm
     assert theirs == ["theirs"] * len(PARTS)
 
 
-def test_its_processes_are_ours(site: Path, tmp_path: Path) -> None:
-    assert installed(site, tmp_path, "-c", FORK) == "status 0\n"
+def test_its_processes_are_ours_and_code_of_another_package_gets_theirs(site: Path, tmp_path: Path) -> None:
+    own = installed(site, tmp_path, "-m", "freshet", "settings", "--set", "dispatch.policy=theirs:Policy")
+    assert json.loads(own)["dispatch"]["policy"] == "theirs:Policy"
+    forked, policy = installed(site, tmp_path, "-c", FORK).splitlines()
+    assert forked == "status 0"
+    assert policy == "decided by theirs"
     assert '"seed": 77' in (tmp_path / "log").read_text()

@@ -33,7 +33,7 @@ from infra.base.parts import COMMAND
 from infra.base.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.agent.sockets import PrivateSocket
-from infra.run.checks import check_start
+from infra.run.checks import check_start, plugins_of
 from infra.run.defaults import up_settings
 from infra.run.notices import Notices
 from infra.run.resume import resumed
@@ -204,10 +204,11 @@ class RunStarter:
 
 def check_plugins(found: Settings, asked: Mapping[str, str]) -> None:
     """Raises ConfigError if a request names code of another package, unless the agent's settings allow it."""
-    if found.model.is_plugged and "model.name" in asked and not found.api.plugins:
+    plugged = plugins_of(found)
+    if (named := sorted(plugged.keys() & asked.keys())) and not found.api.plugins:
         raise ConfigError(
-            f"model.name = {found.model.name!r} is a plug-in; expected a model that Freshet comes with; start the "
-            "agent with --set api.plugins=true to allow others"
+            f"{named[0]} = {plugged[named[0]]!r} is a plug-in; expected what Freshet comes with; start the agent with "
+            "--set api.plugins=true to allow others"
         )
 
 
