@@ -26,7 +26,9 @@ class ApiConfig(Section):
     tls_key: Path | None = None
     """Private key (PEM) of that certificate; not set: it is in the same file."""
     plugins: bool = False
-    """Whether a request that starts a run may name a model of another package: its code then runs here."""
+    """Whether a request may name a model, policy or source of another package, for a run to start or one under way: its
+    code then runs here.
+    """
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Size of the largest request body."""
     requests_per_second: float = Field(default=200.0, gt=0, le=100_000)

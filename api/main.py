@@ -56,7 +56,7 @@ async def working(job: ApiJob, store: SqlStore, web: WebParts) -> AsyncIterator[
     runs = FollowedRuns(job.runs, store)
     samples = SampleSinks(job.kafka_secrets)
     slices = SliceNames(job.kafka_secrets)
-    parts = ApiParts(web, store, runs, samples, slices)
+    parts = ApiParts(web, store, runs, samples, slices, plugins=job.config.plugins)
     runs.find_runs()
     work = (
         runs.keep_looking,

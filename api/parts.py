@@ -25,6 +25,8 @@ class ApiParts:
     runs: FollowedRuns
     samples: SampleSinks
     slices: SliceNames
+    plugins: bool = False
+    """Whether a command may name code of another package."""
     answers: SharedAnswers = field(default_factory=SharedAnswers)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when event streams should end."""

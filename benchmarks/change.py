@@ -9,7 +9,6 @@ has followed when steps take about as long as they do in that third. What else w
 """
 
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -42,6 +41,7 @@ from dispatch.journal.log import read_whole
 from dispatch.journal.records import AnyRecord, StepDone, StepFigures
 from dispatch.progress.status import Status
 from infra.base.errors import ConfigError, FreshetError
+from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.base.run_folder import dispatcher_endpoint
 from infra.run.display import Display
@@ -198,7 +198,7 @@ class RunWorld:
     @contextmanager
     def _joining(self, name: str, number: int) -> Iterator[None]:
         endpoint = dispatcher_endpoint(self._folder, JOIN_WORD)
-        command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run", str(self._folder), "--name", name]
+        command = [*COMMAND, "worker", "--run", str(self._folder), "--name", name]
         argv = [*self._network.inside(number), *command, "--dispatcher", str(endpoint)]
         with (self._folder / f"{name}.out").open("wb") as output, subprocess.Popen(argv, stderr=output) as process:
             try:

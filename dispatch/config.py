@@ -128,7 +128,8 @@ class DispatchConfig(Section):
     policy: str = "esd:1"
     """Which worker trains which sample: random, round_robin, laia, laia_adaptive, het, fae:SHARE:PROFILE_STEPS,
     esd:ALPHA:CRITERION, joint:ROUNDS:ALPHA; the last two may end in :elastic, which gives workers behind slow links
-    fewer samples, and then in :hot, which replicates rows in a ring where that costs less."""
+    fewer samples, and then in :hot, which replicates rows in a ring where that costs less.
+    Or one of your own, by the name of an entry point or as module:Name, and its parameters."""
     alpha: Literal["auto", "fixed"] | None = None
     """Who sets the share of exact solving: the policy (fixed), or the dispatcher by how contended the machine is
     (auto), up to the policy's alpha. A value set by a person during the run takes precedence. Not set: auto if the

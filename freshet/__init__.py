@@ -14,13 +14,28 @@ Names are loaded when they are first used: the client needs no torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from infra.base.parts import module
+
 if TYPE_CHECKING:
     from freshet_client import *  # noqa: F403
 
+    from dispatch.placement.assign.situation import Situation as Situation
     from freshet.learner import Learner as Learner
+    from ingest.errors import OffsetOutOfRange as OffsetOutOfRange
+    from ingest.errors import SourceUnavailable as SourceUnavailable
+    from ingest.streams.plugged import SourceInputs as SourceInputs
+    from ingest.streams.source import Record as Record
     from trainer.models.plugged import ModelInputs as ModelInputs
 
-OWN = {"Learner": "freshet.learner", "ModelInputs": "trainer.models.plugged"}
+OWN = {
+    "Learner": "freshet.learner",
+    "ModelInputs": module("trainer.models.plugged"),
+    "OffsetOutOfRange": module("ingest.errors"),
+    "Record": module("ingest.streams.source"),
+    "Situation": module("dispatch.placement.assign.situation"),
+    "SourceInputs": module("ingest.streams.plugged"),
+    "SourceUnavailable": module("ingest.errors"),
+}
 """Names that are not the client's, and the modules that have them."""
 
 

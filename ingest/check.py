@@ -1,6 +1,6 @@
 """Examines events before they are trained: of a file, of a topic of the embedded log, or of a Kafka topic."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -15,9 +15,12 @@ from ingest.log.embedded import LogReader
 from ingest.producing.readers import STDIN, read_dataset
 from ingest.producing.tables import read_events
 from ingest.schema import FileColumns, load_schema
+from ingest.streams.plugged import open_plugged_source
+from ingest.streams.source import Source
 from ingest.streams.span import both_ends
 from ingest.survey import Findings, Survey
 
+READ_BYTES = 1 << 20
 TURN_RECORDS = 64
 JSONL = "jsonl"
 
@@ -69,6 +72,8 @@ def payloads_of(
         is_topic = any(path.glob("*/mark"))
         return _log(path.parent if is_topic else path, path.name if is_topic else stream.topic, limit)
     topic = where or stream.topic
+    if stream.is_plugged:
+        return _plugged(stream.model_copy(update={"topic": topic}), limit)
     return _kafka(kafka, topic, limit) if stream.source == "kafka" else _log(stream.folder, topic, limit)
 
 
@@ -86,11 +91,19 @@ def _log(folder: Path, topic: str, limit: int) -> Iterator[bytes]:
                 f"no events at {folder / topic}; expected a file, or a topic of the embedded log; name one, or add "
                 "--kafka for a topic there"
             )
-        for partition, start, end in both_ends(spans, limit):
-            while start < end:
-                records = reader.read(partition, start)[: end - start]
-                yield from (record.payload for record in records)
-                start += len(records)
+        yield from _at_both_ends(reader, spans, limit)
+
+
+def _plugged(stream: StreamConfig, limit: int) -> Iterator[bytes]:
+    with closing(open_plugged_source(stream)) as source:
+        yield from _at_both_ends(source, {number: source.span(number) for number in source.partitions()}, limit)
+
+
+def _at_both_ends(source: Source, spans: Mapping[int, tuple[int, int]], limit: int) -> Iterator[bytes]:
+    for partition, start, end in both_ends(spans, limit):
+        while start < end and (records := source.read(partition, start, READ_BYTES)):
+            yield from (record.payload for record in records if record.offset < end)
+            start = records[-1].offset + 1
 
 
 def _kafka(kafka: KafkaConfig, topic: str, limit: int) -> Iterator[bytes]:

@@ -3,17 +3,22 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from infra.base.config import Section
 from infra.base.errors import ConfigError
+from infra.base.plugins import SOURCES, find_plugin
+
+SOURCE_NAMES = ("log", "kafka")
 
 
 class StreamConfig(Section):
     """The ``[stream]`` section."""
 
-    source: Literal["log", "kafka"] = "log"
-    """Where events come from: the embedded log of this machine, or Kafka ([kafka])."""
+    source: str = "log"
+    """Where events come from: the embedded log of this machine (log), or Kafka (kafka, with the section [kafka]); or a
+    source of your own, by the name of an entry point or as module:Name.
+    """
     topic: str = Field("clicks", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the topic that carries the events."""
     dead_letter_topic: str = Field("dead-letters", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -62,6 +67,18 @@ class StreamConfig(Section):
     """Bytes that a partition may keep if a run may have to read them again because they are newer than its oldest
     checkpoint; beyond that even those are removed, with a warning. Not set: four times retention_bytes.
     """
+
+    @field_validator("source")
+    @classmethod
+    def _check_source(cls, source: str) -> str:
+        if source not in SOURCE_NAMES:
+            find_plugin("source", SOURCES, source, SOURCE_NAMES)
+        return source
+
+    @property
+    def is_plugged(self) -> bool:
+        """Whether the source is not one of Freshet's own."""
+        return self.source not in SOURCE_NAMES
 
     @property
     def skip_above(self) -> int | None:

@@ -288,7 +288,7 @@ def without_crosses(schema: Schema) -> Schema:
 def load_schema(name: str) -> Schema:
     """A built-in schema by name, or a TOML file by path."""
     if name in BUILT_IN:
-        text = resources.files("ingest").joinpath("schemas", f"{name}.toml").read_text(encoding="utf-8")
+        text = resources.files(__package__).joinpath("schemas", f"{name}.toml").read_text(encoding="utf-8")
         return parse_schema(text, name)
     try:
         text = Path(name).read_text(encoding="utf-8")

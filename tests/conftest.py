@@ -25,7 +25,14 @@ from tests.scheduling import Shares, name_apart, order_of
 settings.register_profile("freshet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("freshet")
 
-pytest_plugins = ("tests.buckets", "tests.costs", "tests.fuzzing", "tests.quick", "tests.standstill")
+pytest_plugins = (
+    "tests.buckets",
+    "tests.costs",
+    "tests.fuzzing",
+    "tests.own_modules",
+    "tests.quick",
+    "tests.standstill",
+)
 
 DOWNLOAD_SECONDS = 600
 """The first test that needs the broker may have to download it."""

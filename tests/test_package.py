@@ -1,42 +1,129 @@
-"""The content of an installed Freshet: a real wheel, built from this folder."""
+"""An installed Freshet: a real wheel, built from this folder, in an environment whose other packages have our names."""
 
+import json
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
+from sysconfig import get_path
 
 import pytest
 
-from tests.end_to_end.processes import ROOT
+from infra.deploy.wheel import PARTS, move_imports
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment
 
-PACKAGES = ("ingest", "dispatch", "trainer", "ps", "api", "serving", "infra", "benchmarks", "freshet")
+HOME = "freshet/_parts"
 IGNORED = ("__pycache__",)
+IMPORT_ALL = f"""
+import importlib, json, pkgutil
+import freshet._parts
+found = [each.name for each in pkgutil.walk_packages(freshet._parts.__path__, "freshet._parts.")]
+for name in found:
+    importlib.import_module(name)
+from freshet import Learner, ModelInputs
+print(json.dumps([len(found), [importlib.import_module(name).NAME for name in {PARTS}]]))
+"""
+POLICY = """
+import api, dispatch
+class Policy:
+    def __init__(self, parameters, seed): print("decided by", api.NAME, flush=True)
+    def assign(self, situation): ...
+"""
+FORK = """
+from pathlib import Path
+from freshet._parts.dispatch.placement.policies.registry import parse_spec
+from freshet._parts.infra.base.parts import COMMAND
+from freshet._parts.infra.run.supervision.nursery import nursery_in
+nursery = nursery_in(Path(), {})
+with open("log", "wb") as log:
+    print("status", nursery.start([*COMMAND, "settings"], {"FRESHET_SEED": "77"}, log).wait(), flush=True)
+nursery.close()
+parse_spec("theirs:Policy")._built(0)
+"""
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in the wheel."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert built.returncode == 0, built.stderr
-    (wheel,) = folder.glob("*.whl")
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    """Names of the files in the wheel."""
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_a_wheel_has_every_file_of_every_package(installed: set[str]) -> None:
-    found = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
-    wanted = {str(path.relative_to(ROOT)) for path in found if not set(IGNORED) & set(path.parts)}
-    assert {"infra/kafka/pom.xml", "ingest/schemas/criteo.toml", "dispatch/placement/assign/cuda/transport.cu"} < wanted
-    assert wanted <= installed
+@pytest.fixture(scope="module")
+def site(wheel: Path) -> Path:
+    """site-packages of an environment with the wheel and, at the top, other packages with the names of our parts."""
+    place = wheel.parent / "venv"
+    venv.create(place, with_pip=False)
+    (site,) = place.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "required.pth").write_text(get_path("purelib"))  # whose own .pth, with this folder, is not read
+    for name in PARTS:
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text('NAME = "theirs"\n')
+    (site / "theirs.py").write_text(POLICY)
+    return site
 
 
-def test_a_wheel_brings_the_migrations_without_shadowing_their_library(installed: set[str]) -> None:
-    assert {"infra/deploy/alembic.ini", "infra/deploy/alembic/env.py"} < installed
-    assert not any(name.startswith("alembic") for name in installed)
-    assert not any(name.startswith(("tests/", "docs/", "build/")) for name in installed)
+def installed(site: Path, folder: Path, *arguments: str) -> str:
+    """What the installed Python prints; executed, because a forked process would have the modules of this folder."""
+    python = site.parents[2] / "bin" / "python"
+    kept = {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [python, *arguments], cwd=folder, env=kept, capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_every_folder_of_a_wheel_is_a_package_of_ours_or_its_metadata(installed: set[str]) -> None:
-    folders = {Path(name).parts[0] for name in installed}
-    assert {name for name in folders if not name.endswith(".dist-info")} == set(PACKAGES)
+def test_a_wheel_has_every_file_of_every_package(names: set[str]) -> None:
+    found = {path for part in PARTS for path in (ROOT / part).rglob("*") if path.is_file()}
+    wanted = {f"{HOME}/{path.relative_to(ROOT)}" for path in found if not set(IGNORED) & set(path.parts)}
+    known = ("infra/kafka/pom.xml", "ingest/schemas/criteo.toml", "dispatch/placement/assign/cuda/transport.cu")
+    assert {f"{HOME}/{name}" for name in known} < wanted
+    assert wanted | {f"freshet/{path.name}" for path in (ROOT / "freshet").glob("*.py")} <= names
+
+
+def test_a_wheel_brings_the_migrations(names: set[str]) -> None:
+    assert {f"{HOME}/infra/deploy/alembic.ini", f"{HOME}/infra/deploy/alembic/env.py"} < names
+
+
+def test_a_wheel_takes_no_name_but_freshet(names: set[str]) -> None:
+    folders = {Path(name).parts[0] for name in names}
+    assert [name for name in folders if not name.endswith(".dist-info")] == ["freshet"]
+
+
+def test_only_imports_of_our_parts_are_moved() -> None:
+    source = 'import api2, infra.base as base\n"é"; from ps.rows import ps\nfrom . import api\nname = "infra.base"\n'
+    moved = source.replace("infra.base as", "freshet._parts.infra.base as").replace("from ps", "from freshet._parts.ps")
+    assert move_imports(source, Path("it.py")) == moved
+
+
+@pytest.mark.parametrize("source", ["import infra.base", "from  infra.base import x", "from \\\n  ps import main"])
+def test_an_import_that_cannot_be_moved_fails_the_build(source: str) -> None:
+    with pytest.raises(ValueError, match=r"it\.py:1: .*cannot be moved into freshet\._parts"):
+        move_imports(source, Path("it.py"))
+
+
+def test_all_modules_are_loaded_beside_packages_of_the_same_names(site: Path, tmp_path: Path) -> None:
+    count, theirs = json.loads(installed(site, tmp_path, "-c", IMPORT_ALL))
+    assert count > 400
+    assert theirs == ["theirs"] * len(PARTS)
+
+
+def test_its_processes_are_ours_and_code_of_another_package_gets_theirs(site: Path, tmp_path: Path) -> None:
+    own = installed(site, tmp_path, "-m", "freshet", "settings", "--set", "dispatch.policy=theirs:Policy")
+    assert json.loads(own)["dispatch"]["policy"] == "theirs:Policy"
+    forked, policy = installed(site, tmp_path, "-c", FORK).splitlines()
+    assert forked == "status 0"
+    assert policy == "decided by theirs"
+    assert '"seed": 77' in (tmp_path / "log").read_text()

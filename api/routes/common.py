@@ -17,7 +17,7 @@ from dispatch.commands.spec import CommandSpec
 from infra.base.config import NAME_PATTERN
 from infra.base.faults import reach
 from infra.web.answers import Listed
-from infra.web.errors import BadRequest, Conflict, CursorOutdated, HttpError, NotFound
+from infra.web.errors import BadRequest, Conflict, CursorOutdated, HttpError, NotFound, Unprocessable
 from infra.web.problems import answer_of
 from infra.web.rules import Acting
 from infra.web.store.rows import Page
@@ -129,7 +129,15 @@ PROBLEMS: dict[str, type[HttpError]] = {"refused": Conflict, "outdated": CursorO
 
 
 async def give(parts: Parts, run: FollowedRun, given: Conditions, command: CommandSpec, reason: str = "") -> Response:
-    """Gives a command to the dispatcher; waits a short time for it and answers with its result."""
+    """Gives a command to the dispatcher; waits a short time for it and answers with its result.
+
+    Raises Unprocessable if the command names code of another package and the settings do not allow that.
+    """
+    if command.names_plugin and not parts.plugins:
+        raise Unprocessable(
+            f"{command.name} {str(command)!r} is a plug-in; expected one that Freshet comes with; start the control "
+            "plane with --set api.plugins=true to allow others"
+        )
     return await enter(parts, run, given, command.name, worker=command.about, value=str(command), reason=reason)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sqlalchemy import Column
 
-import api.store.tables
-import infra.web.store.tables
+from api.store import tables
 from api.store.tables import ALL_TABLES
+from infra.web.store import tables as shared_tables
 
 HEAD = """# Tables
 
@@ -22,7 +22,7 @@ This page is printed by `python -m api.store.reference`.
 
 def tables_page() -> str:
     """All tables with their columns, in Markdown."""
-    files = (api.store.tables.__file__, infra.web.store.tables.__file__)
+    files = (tables.__file__, shared_tables.__file__)
     nodes = [node for file in files for node in ast.parse(Path(file).read_text()).body]
     return HEAD + "".join(_section(node) for node in nodes if isinstance(node, ast.ClassDef) and _name(node))
 

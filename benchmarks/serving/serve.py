@@ -14,7 +14,6 @@ Legend: B samples, F keys per sample.
 import asyncio
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +31,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.control.load import AskedRoute, Clients, Latencies, clients
 from benchmarks.serving.made import MadeCheckpoints, keys_of
 from infra.base.errors import FreshetError
+from infra.base.parts import COMMAND
 from infra.base.storage import Storage
 from infra.base.telemetry import Meter
 from infra.web.store.access import make_token
@@ -236,9 +236,7 @@ def served(folder: Path, model: ModelName) -> Iterator[tuple[str, str]]:
     chosen["rows.optimizer"] = ROWS.optimizer
     settings = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
     with (folder / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "infra.cli.entry", "serve", *settings], stdout=log, stderr=log
-        )
+        process = subprocess.Popen([*COMMAND, "serve", *settings], stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (endpoint.exists() and _ask(endpoint.read_text(), "/readyz", token) == 200):

@@ -38,12 +38,17 @@ class PolicyCommand(CommandSpec):
     def check(self, run: CommandedRun) -> None:
         try:
             spec = parse_spec(self.policy)
+            spec.try_out()
             workers = max(run.job.dispatch.workers, len(run.names))
             update = {"policy": str(spec), "workers": workers}
             asked = replace(run.job, dispatch=run.job.dispatch.model_copy(update=update))
             check_job(asked, spec.needs)
         except (ConfigError, DispatchError, PlacementError) as error:
             raise CommandRefused(f"the policy stays as it is: {error}") from error
+
+    @property
+    def names_plugin(self) -> bool:
+        return parse_spec(self.policy).is_plugged
 
     def effect(self, desired: Desired, origin: CommandOrigin) -> Desired:
         return msgspec.structs.replace(desired, policy=self.policy)

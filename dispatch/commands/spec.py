@@ -106,6 +106,11 @@ class CommandSpec(ABC):
         """The value as it is shown to users, typed: a number is a number and not text."""
         return str(self) or None
 
+    @property
+    def names_plugin(self) -> bool:
+        """Whether the run would execute code of another package; over REST only a setting allows it."""
+        return False
+
     def check(self, run: CommandedRun) -> None:  # noqa: B027 (many can always be carried out)
         """Raises CommandRefused if the command cannot be carried out."""
 

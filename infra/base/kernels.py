@@ -40,8 +40,9 @@ import numba
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 
+from infra.base.parts import PREFIX, ROOT, unprefixed
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-ROOT = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 WAIT_SECONDS = 60.0
 """How long a process waits for another one that compiles the same kernel."""
@@ -60,7 +61,8 @@ def imported_files(file: Path, root: Path) -> frozenset[Path]:
     for module, members, modules in IMPORT.findall(file.read_text()):
         words = re.findall(r"[\w.]+", members or modules)
         names |= {module, *(f"{module}.{word}" for word in words)} if module else set(words)
-    candidates = (root / f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py"))
+    paths = [unprefixed(name).replace(".", "/") for name in names]
+    candidates = (root / f"{path}{end}" for path in paths for end in (".py", "/__init__.py"))
     return frozenset(candidate for candidate in candidates if candidate.is_file())
 
 
@@ -79,7 +81,8 @@ def all_sources(file: Path, root: Path) -> list[Path]:
 def stamp(file: Path, root: Path) -> str:
     """Changes with everything except types and processor that the compiled kernels of a file depend on."""
     settings = OPTIONS, numba.config.BOUNDSCHECK, str(numba.config.OPT)  # type: ignore[attr-defined]
-    digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {settings}".encode(), digest_size=8)
+    # a kernel's file names its module, which has another name in a wheel
+    digest = hashlib.blake2b(f"{sys.version} {numba.__version__} {settings}{PREFIX}".encode(), digest_size=8)
     for source in all_sources(file, root):
         if source == Path(__file__):  # what of it counts is in the settings
             continue
@@ -356,7 +359,7 @@ class NothingKept(NullCache):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+    return unprefixed(f"{function.__module__}.{function.__qualname__}")
 
 
 def kernel(function: Kernel) -> Kernel:

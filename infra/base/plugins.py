@@ -6,13 +6,14 @@ nothing is ever read from a run's folder. Finding one, and its digest, loads no 
 
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -22,7 +23,16 @@ PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """A class of a module, as in ``my_package.models:Tower``."""
 MODELS = "freshet.models"
 POLICIES = "freshet.policies"
+SOURCES = "freshet.sources"
 """Groups of entry points."""
+
+
+class Written(NamedTuple):
+    """A plug-in as it is written in a setting, and what follows it there, separated by colons."""
+
+    name: str
+    """An entry point, or ``module:Name``."""
+    parameters: Sequence[str]
 
 
 @cache
@@ -48,6 +58,14 @@ def find_plugin(kind: str, group: str, name: str, built_in: Iterable[str] = ()) 
         + (f"write {meant[0]!r}, or install" if meant else "correct it, or install")
         + " the package that has it"
     )
+
+
+def find_written(group: str, name: str, parameters: Sequence[str]) -> Written | None:
+    """The plug-in in words that were separated by colons; None if no package has it. Loads no code."""
+    if name in installed(group):
+        return Written(name, parameters)
+    path = ":".join((name, *parameters[:1]))
+    return Written(path, parameters[1:]) if PATH.fullmatch(path) and _find_top(path) is not None else None
 
 
 def load_plugin(kind: str, path: str) -> Any:
@@ -91,11 +109,7 @@ def code_digest(path: str) -> str:
 
     Loads nothing. ``missing`` if Python does not find it.
     """
-    top = path.partition(":")[0].partition(".")[0]
-    try:
-        spec = find_spec(top)
-    except ValueError:  # a program, or a notebook: it is no module
-        spec = None
+    spec = _find_top(path)
     if spec is None:
         return "missing"
     digest = xxhash.xxh3_64()
@@ -106,3 +120,11 @@ def code_digest(path: str) -> str:
     if not spec.submodule_search_locations and spec.origin is not None:
         digest.update(Path(spec.origin).read_bytes())
     return digest.hexdigest()
+
+
+def _find_top(path: str) -> ModuleSpec | None:
+    """Where Python finds the top-level package or module of a plug-in; None: nowhere."""
+    try:
+        return find_spec(path.partition(":")[0].partition(".")[0])
+    except ValueError:  # a program, or a notebook: it is no module
+        return None

@@ -30,6 +30,7 @@ import psutil
 
 from infra.base.errors import ProcessFailed
 from infra.base.faults import ALLOWED, FAULT
+from infra.base.parts import COMMAND, module
 from infra.base.process import SUPERVISED, Stop
 from infra.chaos.census import Census
 from infra.chaos.clients import KINDS, TOKEN_NAME, ClientJob, Kind
@@ -336,7 +337,7 @@ def targets_of(job: ChaosJob) -> list[Target]:
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def launch(job: ChaosJob, command: str, *arguments: str) -> "subprocess.Popen[bytes]":
     """Starts a command with the settings of the run, in a separate session."""
-    argv = [sys.executable, "-m", "infra.cli.entry", command, *arguments, *job.settings]
+    argv = [*COMMAND, command, *arguments, *job.settings]
     env = {**os.environ, FAULT: job.faults, ALLOWED: "1"} if job.faults else None
     with (job.folder / OUTPUT).open("ab") as output:
         return subprocess.Popen(
@@ -359,7 +360,7 @@ def asking(job: ChaosJob) -> Iterator[Clients]:
     try:
         for kind in KINDS:
             with (job.folder / OUTPUT).open("ab") as output:
-                argv = [sys.executable, "-m", "infra.chaos.clients", client_argument(job, kind, settings.run)]
+                argv = [sys.executable, "-m", module("infra.chaos.clients"), client_argument(job, kind, settings.run)]
                 clients[kind] = subprocess.Popen(
                     argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
@@ -434,7 +435,7 @@ def verified(folder: Path) -> list[Finding]:
     """The findings of the checker, run in a separate process."""
     with TemporaryDirectory(prefix="freshet-chaos-") as place:
         found = Path(place) / "findings.json"
-        argv = [sys.executable, "-m", "infra.cli.entry", "verify", "--run", as_path(folder), "--json", str(found)]
+        argv = [*COMMAND, "verify", "--run", as_path(folder), "--json", str(found)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=VERIFY_SECONDS)
         if not found.exists():
             return [Finding("verify", False, done.stderr.strip() or f"ended with status {done.returncode}")]

@@ -126,7 +126,7 @@ def dead_letters(kafka: Kafka = False, *, given: RunOptions) -> None:
     settings = given.or_only_run("stream", "kafka", kafka=kafka).load(kafka=kafka)
     from ingest.opening import read_letters
 
-    if settings.stream.source == "log":
+    if settings.stream.source != "kafka":
         _check_embedded(settings.stream.folder, settings.stream.dead_letter_topic, "stream.dead_letter_topic")
     for letter in read_letters(settings.stream, settings.kafka):
         line = {**msgspec.structs.asdict(letter), "payload": letter.payload.decode(errors="backslashreplace")}
@@ -353,11 +353,13 @@ def _goes_on(done: "Produced", file: Path | None) -> str:
 
 
 def _summary(done: "Produced", settings: "Settings") -> str:
-    servers = ",".join(settings.kafka.servers)
-    where = f"on Kafka at {servers}, all acknowledged" if settings.stream.source == "kafka" else None
+    from ingest.opening import place_of
+
+    where = place_of(settings.stream, settings.kafka)
+    acknowledged = ", all acknowledged" if settings.stream.source == "kafka" else ""
     return (
         f"{done.events:,} events ({done.poisoned:,} bad on purpose) in {done.records:,} records to topic "
-        f"{settings.stream.topic!r} {where or f'in {settings.stream.folder}'}: {done.seconds:.1f} s, ended by "
+        f"{settings.stream.topic!r} {where}{acknowledged}: {done.seconds:.1f} s, ended by "
         f"{done.reason}"
     )
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from infra.base.errors import ProcessFailed
+from infra.base.parts import IMPORTED_FROM, module
 from infra.base.process import SUPERVISED
 from infra.kafka.jars import class_archive, find_java, kafka_jars, keep_classes
 
@@ -233,7 +234,7 @@ class Broker:
             log_start = log.tell()
             self._popen = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "infra.kafka.launch"),
+                    *(sys.executable, "-m", module("infra.kafka.launch")),
                     *self._jvm(java, jars, self._heap_mib, is_broker=True),
                     *("kafka.Kafka", str(self.folder / "server.properties")),
                 ],
@@ -302,4 +303,4 @@ def is_free(port: int) -> bool:
 
 def _import_path() -> str:
     """PYTHONPATH with which the launcher is found from any working directory."""
-    return os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
+    return os.pathsep.join(filter(None, (str(IMPORTED_FROM), os.environ.get("PYTHONPATH", ""))))

@@ -10,6 +10,7 @@ from dispatch.protocol import unencrypted
 from infra.base.errors import ConfigError
 from infra.base.wire import check_local, load_curve
 from infra.run.settings import Settings
+from ingest.streams.plugged import try_source
 from trainer.config import check_cross
 from trainer.models.size import dense_weights
 
@@ -37,9 +38,22 @@ def check_start(settings: Settings) -> None:
     check_encryption(settings)
 
 
+def plugins_of(settings: Settings) -> dict[str, str]:
+    """The settings that name code of other packages, with its name."""
+    model, policy, source = settings.model, settings.dispatch.policy, settings.stream
+    return {
+        **({"model.name": model.name} if model.is_plugged else {}),
+        **({"dispatch.policy": policy} if parse_spec(policy).is_plugged else {}),
+        **({"stream.source": source.source} if source.is_plugged else {}),
+    }
+
+
 def check_plugged(settings: Settings) -> None:
-    """Raises ConfigError for a model of another package that cannot be loaded or trained; loads it, and torch."""
+    """Raises ConfigError for code of other packages that cannot be loaded or used; loads it and, for a model, torch."""
     schema = settings.event_schema
+    parse_spec(settings.dispatch.policy).try_out()
+    if settings.stream.is_plugged:
+        try_source(settings.stream)
     if settings.model.is_plugged:
         labels = max(1, len(schema.labels))
         dense_weights(settings.model, schema.vectors, settings.rows.dim, schema.dense, len(schema.crosses), labels)

@@ -4,7 +4,6 @@ Processes are stopped along the path of the data: first those that write events,
 releases the workers, then the shards, and a Kafka broker last.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from dispatch.journal.log import rest_of
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
 from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.base.run_folder import link_file
 from infra.base.wire import Curve, connect, load_curve
@@ -294,7 +294,7 @@ def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: flo
 
 
 def _command(command: str, settings: Settings) -> list[str]:
-    return [sys.executable, "-m", "infra.cli.entry", command, "--run", as_path(settings.folder)]
+    return [*COMMAND, command, "--run", as_path(settings.folder)]
 
 
 def _listening(settings: Settings, name: str, command: str, *arguments: str) -> ProcessSpec:

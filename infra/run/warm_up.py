@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from dispatch.placement.decide import warm_up as warm_up_policy
+from infra.base.parts import module
 from ingest.batches.counting import count_present
 from ingest.codec.structure import count_items, scan_structure
 from ingest.samples import no_samples
@@ -48,7 +49,7 @@ def main() -> None:
     if sys.argv[1:] == ["others"]:
         warm_up_others()
         return
-    with subprocess.Popen([sys.executable, "-m", "infra.run.warm_up", "others"]) as others:
+    with subprocess.Popen([sys.executable, "-m", module("infra.run.warm_up"), "others"]) as others:
         warm_up_directory()
     sys.exit(others.returncode)
 

@@ -110,6 +110,8 @@ def test_settings_change_one_at_a_time(api: Served) -> None:
     assert api.ask("PATCH", "/v1/runs/r/settings", {"skip_above": "none"}).json["value"] == "none"
     assert api.ask("PATCH", "/v1/runs/r/settings", {"skip_above": 5, "deadline": True}).status == 422
     assert api.ask("PATCH", "/v1/runs/r/settings", {"policy": "nosuch"}).status == 422
+    plugged = api.ask("PATCH", "/v1/runs/r/settings", {"policy": "json:JSONDecoder"})
+    assert (plugged.status, "api.plugins=true" in plugged.json["detail"]) == (422, True)
     settings = api.get("/v1/runs/r/settings").json
     assert settings["started_with"]["run"] == "r"
     assert settings["changed"] == {"policy": "joint", "deadline": True, "skip_above": "none"}

@@ -1,4 +1,4 @@
-"""A model in a package of its own: installed, trained on two workers of which one is killed, served and exported."""
+"""Plug-ins in packages of their own: installed, trained on two workers of which one is killed, served and exported."""
 
 import json
 import signal
@@ -18,14 +18,16 @@ from safetensors.torch import load_file
 
 from dispatch.journal.history import read_history
 from infra.base.faults import ALLOWED, FAULT, FIRED
-from infra.cli.first.plugin import write_plugin
+from infra.cli.first.plugin import TEMPLATES, write_plugin
 from tests.clicks import click_rows, write_clicks
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, wait_until
 from tests.end_to_end.test_printed_commands import SMALL, begin, run
 from tests.ports import free_port
 
 ROWS = click_rows(700)
-TRAIN = "freshet train clicks.csv --run mine --no-compare --set model.name=my_model --set dispatch.workers=2"
+TRAIN = "freshet train clicks.csv --run mine --no-compare --set dispatch.workers=2"
+OWN = " --set model.name=my_model --set dispatch.policy=my_policy"
+TAPE = "--set stream.source=my_source --set stream.folder=tape --set stream.partitions=2"
 LEARN = """
 import freshet, json
 learner = freshet.Learner.load("runs/mine")
@@ -60,11 +62,13 @@ def install(folder: Path, into: Path) -> str:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = tmp_path_factory.mktemp("plugged")
-    write_plugin(place / "my-model")
-    found = Installed(place, install(place / "my-model", place / "site"))
+    for kind in TEMPLATES:
+        write_plugin(kind, place / f"my-{kind}")
+        path = install(place / f"my-{kind}", place / "site")
+    found = Installed(place, path)
     write_clicks(place / "clicks.csv", ROWS)
     struck = {FAULT: "worker-1:forward:step=4:kill", ALLOWED: "1"}
-    found.run(TRAIN, {**SMALL, "FRESHET_CHECKPOINTS__SECONDS": "0.5", **struck})
+    found.run(TRAIN + OWN, {**SMALL, "FRESHET_CHECKPOINTS__SECONDS": "0.5", **struck})
     return found
 
 
@@ -75,6 +79,7 @@ def test_a_killed_worker_costs_time_and_the_run_equals_a_replay(installed: Insta
     assert history.samples == len(ROWS)
     assert history.newest is not None
     assert history.newest.number > 0, "the members did not change"
+    assert '"policy":"my_policy"' in (folder / "settings.json").read_text().replace(" ", "")
     told = installed.run("freshet verify --run mine --replay")  # which exits with 1 if a bit differs
     assert "replay: dense weights ok" in told
 
@@ -127,6 +132,17 @@ def test_the_export_has_the_weights_by_name_and_onnx_computes_the_same(
     expected = hidden @ weights["output.weight"] + weights["output.bias"] + given["wide"] @ weights["output.scales"]
     (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
     np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-5)
+
+
+def test_a_source_is_written_to_and_trained_from(installed: Installed) -> None:
+    told = installed.run(f"freshet produce --limit 300 {TAPE}")
+    assert "300 events (0 bad on purpose) in 300 records to topic 'clicks' of source 'my_source'" in told
+    files = sorted((installed.place / "tape" / "clicks").glob("*.jsonl"))
+    assert sum(len(file.read_text().splitlines()) for file in files) == 300
+    installed.run(f"freshet up --no-api --no-serve --run tape --samples 256 {TAPE}", SMALL)
+    history = read_history(installed.place / "runs" / "tape" / "journal")
+    assert history.samples == 256
+    assert "replay: rows ok" in installed.run("freshet verify --run tape --replay")
 
 
 def test_a_model_that_cannot_be_trained_is_refused_before_anything_starts(installed: Installed) -> None:

@@ -1,6 +1,5 @@
 """Models of other packages: what they are given, and what is refused with one line."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from infra.base.errors import ConfigError
 from infra.base.plugins import code_digest
 from infra.cli.first.plugin import write_plugin
+from tests.own_modules import WriteModule
 from trainer.config import ModelConfig
 from trainer.models.layers import ClickModel
 from trainer.models.registry import build_model
@@ -18,20 +18,12 @@ HEAD = "import random\nimport torch\nfrom torch import nn\n\n\nclass Tower(nn.Mo
 BUILT = "    def __init__(self, inputs):\n        super().__init__()\n        self.deep = nn.Linear(inputs.width, 3)\n"
 FLAT = "torch.cat([embeddings.flatten(1), dense], 1)"
 FORWARD = "    def forward(self, embeddings, dense):\n        return "
-WriteModule = Callable[[str], str]
 
 
 @pytest.fixture
-def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> WriteModule:
-    """Writes a module that Python finds, with a name of its own; returns model.name of its class Tower."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(text: str) -> str:
-        name = f"tower_{abs(hash((request.node.name, text))):x}"
-        (tmp_path / f"{name}.py").write_text(text)
-        return f"{name}:Tower"
-
-    return write
+def tower(write_module: WriteModule) -> WriteModule:
+    """Writes a module; returns model.name of its class Tower."""
+    return lambda text: f"{write_module(text)}:Tower"
 
 
 def built(name: str, seed: int = 0, labels: int = 1, dense: int = 2) -> ClickModel:
@@ -39,8 +31,8 @@ def built(name: str, seed: int = 0, labels: int = 1, dense: int = 2) -> ClickMod
     return build_model(config, 3, 4, dense, seed, torch.float32, torch.device("cpu"), crosses=1, labels=labels)
 
 
-def test_a_model_of_another_module_gets_rows_and_its_weights_follow_from_the_seed(write_module: WriteModule) -> None:
-    name = write_module(HEAD + BUILT + FORWARD + f"self.deep({FLAT})")
+def test_a_model_of_another_module_gets_rows_and_its_weights_follow_from_the_seed(tower: WriteModule) -> None:
+    name = tower(HEAD + BUILT + FORWARD + f"self.deep({FLAT})")
     first, again, other = (built(name, seed) for seed in (1, 1, 2))
     before = torch.random.get_rng_state()
     assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
@@ -52,8 +44,8 @@ def test_a_model_of_another_module_gets_rows_and_its_weights_follow_from_the_see
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_its_weights_are_counted_before_a_run_starts(write_module: WriteModule, labels: int) -> None:
-    name = write_module(HEAD + BUILT + FORWARD + f"self.deep({FLAT})")
+def test_its_weights_are_counted_before_a_run_starts(tower: WriteModule, labels: int) -> None:
+    name = tower(HEAD + BUILT + FORWARD + f"self.deep({FLAT})")
     weights = sum(weight.numel() for weight in built(name, labels=labels).parameters())
     assert dense_weights(ModelConfig(name=name), 3, 4, 2, crosses=1, labels=labels) == weights
 
@@ -63,7 +55,7 @@ def test_its_weights_are_counted_before_a_run_starts(write_module: WriteModule, 
     [
         ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         ("class Tower:\n", "cannot be loaded: IndentationError"),
-        ("class Towers: ...\n", "has no 'Tower'; expected a class of that name; write tower_"),
+        ("class Towers: ...\n", "has no 'Tower'; expected a class of that name; write own_"),
         ("class Tower: ...\n", "it is a class Tower; expected a class derived from torch.nn.Module"),
         ("Tower = 7\n", "it is a int; expected a class derived from torch.nn.Module"),
         (
@@ -81,16 +73,16 @@ def test_its_weights_are_counted_before_a_run_starts(write_module: WriteModule, 
         (HEAD + BUILT + FORWARD + f"{FLAT} - {FLAT}.mean(0)", "depends on the other samples of a batch"),
     ],
 )
-def test_a_mistake_is_refused_with_one_line(write_module: WriteModule, text: str, told: str) -> None:
+def test_a_mistake_is_refused_with_one_line(tower: WriteModule, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        built(write_module(text))
+        built(tower(text))
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_that_begins_with_other_weights_each_time_is_refused(write_module: WriteModule) -> None:
+def test_a_model_that_begins_with_other_weights_each_time_is_refused(tower: WriteModule) -> None:
     drawn = "        nn.init.constant_(self.deep.bias, random.random())\n"
-    name = write_module(HEAD + BUILT + drawn + FORWARD + f"self.deep({FLAT})")
+    name = tower(HEAD + BUILT + drawn + FORWARD + f"self.deep({FLAT})")
     with pytest.raises(ConfigError, match=r"'deep\.bias' differs; expected weights drawn by torch alone"):
         dense_weights(ModelConfig(name=name), 3, 4, 2)
 
@@ -117,8 +109,8 @@ def test_the_digest_of_a_package_is_that_of_all_of_its_files(tmp_path: Path, mon
 
 
 def test_the_template_is_a_model_and_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_plugin(tmp_path / "own")
+    write_plugin("model", tmp_path / "own")
     monkeypatch.syspath_prepend(tmp_path / "own")
     assert built("my_model:MyModel", dense=0).output.weight.shape == (4 + 5,)
     with pytest.raises(ConfigError, match="exists; expected a new folder"):
-        write_plugin(tmp_path / "own")
+        write_plugin("model", tmp_path / "own")

@@ -30,5 +30,12 @@ class FullySynchronised(Spec):
     def solves_exactly(self) -> bool:
         return self.policy.solves_exactly
 
+    @property
+    def is_plugged(self) -> bool:
+        return self.policy.is_plugged
+
+    def try_out(self) -> None:
+        self.policy.try_out()
+
     def build(self, seed: int, backend: Backend) -> Policy:
         return self.policy.build(seed, backend)

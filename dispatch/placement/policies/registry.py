@@ -1,4 +1,4 @@
-"""All policies by name. To add one, add a file next to this and a line below."""
+"""All policies by name. To add one, add a file next to this and a line below; those of other packages are found."""
 
 import re
 from difflib import get_close_matches
@@ -12,6 +12,7 @@ from dispatch.placement.policies.het import HetSpec
 from dispatch.placement.policies.joint import JointSpec
 from dispatch.placement.policies.laia import LaiaSpec
 from dispatch.placement.policies.laia_adaptive import LaiaAdaptiveSpec
+from dispatch.placement.policies.plugged import parse_plugged
 from dispatch.placement.policies.random_ import RandomSpec
 from dispatch.placement.policies.round_robin import RoundRobinSpec
 from dispatch.placement.policies.spec import NamedSpec, Spec, WrongParameter, split_last
@@ -38,7 +39,7 @@ def parse_spec(text: str) -> Spec:
     """Reads a policy's name and parameters; anything unknown is refused with the choices."""
     name, *parameters = text.strip().split(":")
     try:
-        spec = _parse(name, parameters) if name in SPECS else None
+        spec = _parse(name, parameters)
     except WrongParameter as wrong:
         raise ConfigError(
             f"policy cannot be built; {wrong.name} of {_quoted(text)} is {_quoted(wrong.written)}; expected "
@@ -48,14 +49,15 @@ def parse_spec(text: str) -> Spec:
         choices = ", ".join(known.form for known in SPECS.values())
         raise ConfigError(
             f"policy cannot be built; got {_quoted(text)}; expected one of {choices}; all but het and fae may "
-            f"end in :{FULL}; correct dispatch.policy{f', perhaps to {meant}' if (meant := _meant(text)) else ''}"
+            f"end in :{FULL}; or one of an installed package, also as module:Name; correct dispatch.policy"
+            f"{f', perhaps to {meant}' if (meant := _meant(text)) else ''}"
         )
     return spec
 
 
 def _parse(name: str, parameters: list[str]) -> Spec | None:
     written, is_full = split_last(parameters, FULL)
-    spec = SPECS[name].parse(written)
+    spec = SPECS[name].parse(written) if name in SPECS else parse_plugged(name, written)
     if spec is None or not is_full:
         return spec
     return FullySynchronised(spec) if spec.needs.synchronisation == "on_demand" else None

@@ -73,6 +73,14 @@ class Spec(ABC):
         """Whether alpha, the share of exact solving, changes anything."""
         return False
 
+    @property
+    def is_plugged(self) -> bool:
+        """Whether the policy is code of another package."""
+        return False
+
+    def try_out(self) -> None:  # noqa: B027 (ours work)
+        """Raises ConfigError, before anything starts, for a policy of another package that would not work."""
+
     @abstractmethod
     def build(self, seed: int, backend: Backend) -> Policy:
         """Builds the policy; seed is for those that draw at random, backend for those that assign exactly."""

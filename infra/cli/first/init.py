@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.text import Text
 from infra.base.errors import ConfigError
 from infra.base.process import check_output, write_whole
 from infra.cli.crosses import print_crosses
+from infra.cli.first.plugin import PluginKind, write_plugin
 from infra.run.figures import count
 
 if TYPE_CHECKING:
@@ -47,19 +48,19 @@ def init(
     ] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing schema.")] = False,
     plugin: Annotated[
-        Literal["model"] | None,
-        typer.Option(help="Write a package with a model of your own instead (folder my-model).", show_default=False),
+        PluginKind | None,
+        typer.Option(help="Write a package with one of your own instead (folder my-KIND).", show_default=False),
     ] = None,
 ) -> None:
     """Write a schema for a file of events, guessed from its contents, with the reason for every field.
 
     Lines of JSON may be events, or plain objects; these, CSV and Parquet have a column with the label and, perhaps, one
-    with the time. With --plugin model there is no file: a package is written with a model that can be trained as it is.
+    with the time. With --plugin there is no file: a package of a model, policy or source is written.
 
     Example: freshet init clicks.csv --label clicked --time ts -o schema.toml
     """
     if plugin is not None:
-        _write_plugin(file, output or Path("my-model"))
+        _write_plugin(file, plugin, output or Path(f"my-{plugin}"))
         return
     if file is None:
         raise ConfigError("a schema is written for a file, and none is given; expected one; freshet init FILE")
@@ -77,16 +78,14 @@ def init(
     console.print(Text(f"{output} is written; read it, then: {command}"), soft_wrap=True)
 
 
-def _write_plugin(file: Path | None, folder: Path) -> None:
-    from infra.cli.first.plugin import write_plugin
-
+def _write_plugin(file: Path | None, kind: PluginKind, folder: Path) -> None:
     if file is not None:
         raise ConfigError(
             f"{file} is given with --plugin; expected one of them: a package needs no events; leave one out"
         )
-    commands = write_plugin(folder)
+    commands = write_plugin(kind, folder)
     console = Console(highlight=False)
-    console.print(Text(f"{folder} is written: a package with a model; read my_model.py in it, then:"), soft_wrap=True)
+    console.print(Text(f"{folder} is written: a package with a {kind}; read my_{kind}.py in it, then:"), soft_wrap=True)
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)
 

@@ -1,12 +1,12 @@
 """``freshet agent``: supervises the workers of one machine, for a dispatcher that runs on another."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from infra.base.errors import ProcessFailed
+from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.folder import as_path
@@ -61,7 +61,7 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
 
 def remote_worker(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
     """A worker of a dispatcher on another machine; the others continue without it."""
-    command = [sys.executable, "-m", "infra.cli.entry", "worker", "--run", as_path(settings.folder)]
+    command = [*COMMAND, "worker", "--run", as_path(settings.folder)]
     link = ["--link", str(link_gbit)] if link_gbit else []
     endpoints: Path = settings.folder / "endpoints"
     return ProcessSpec(

@@ -10,7 +10,6 @@ them, and starts none of them a second time; it does not stop them when it ends,
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +29,11 @@ from dispatch.journal.records import Commanded, Stopped
 from infra.base.config import check_names
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.files import naming, refusal, try_lock
+from infra.base.parts import COMMAND
 from infra.base.process import Stop, write_whole
 from infra.run.agent.agent import AGENT_FILE
 from infra.run.agent.sockets import PrivateSocket
-from infra.run.checks import check_start
+from infra.run.checks import check_start, plugins_of
 from infra.run.defaults import up_settings
 from infra.run.notices import Notices
 from infra.run.resume import resumed
@@ -191,7 +191,7 @@ class RunStarter:
         overrides = [part for setting in chosen for part in ("--set", setting)]
         return ProcessSpec(
             name,
-            [sys.executable, "-m", "infra.cli.entry", "up", "--no-api", "--no-serve", *config, *overrides],
+            [*COMMAND, "up", "--no-api", "--no-serve", *config, *overrides],
             restart="on_failure",
             may_finish=True,
             essential=False,
@@ -204,10 +204,11 @@ class RunStarter:
 
 def check_plugins(found: Settings, asked: Mapping[str, str]) -> None:
     """Raises ConfigError if a request names code of another package, unless the agent's settings allow it."""
-    if found.model.is_plugged and "model.name" in asked and not found.api.plugins:
+    plugged = plugins_of(found)
+    if (named := sorted(plugged.keys() & asked.keys())) and not found.api.plugins:
         raise ConfigError(
-            f"model.name = {found.model.name!r} is a plug-in; expected a model that Freshet comes with; start the "
-            "agent with --set api.plugins=true to allow others"
+            f"{named[0]} = {plugged[named[0]]!r} is a plug-in; expected what Freshet comes with; start the agent with "
+            "--set api.plugins=true to allow others"
         )
 
 

@@ -25,12 +25,12 @@ from typing import IO, Any
 import structlog
 
 from infra.base.errors import ConfigError
+from infra.base.parts import COMMAND
 from infra.base.process import write_whole
 from infra.base.wire import write_curve
 from infra.run.folder import checkpoint_place
 from infra.run.nodes.actor import AUTH_MODE, KEYS, TOKEN_MODE, NodeJob, NodeProcess, SeenProcess
 from infra.run.settings import Settings
-from infra.run.supervision.nursery import COMMAND
 from ingest.schema import BUILT_IN
 
 LOCAL = "local"

@@ -19,14 +19,15 @@ from functools import cache
 import msgspec
 import setproctitle
 
+from infra.base.parts import module
 from infra.base.process import SUPERVISED, end_with_parent
 from infra.run.supervision.nursery import MESSAGE_BYTES, ProcessEnded, ProcessStarted, Signal, Wanted
 
-LIGHT = ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")
-HEAVY = (*LIGHT, "torch", "trainer.main")
-NEEDED = {"worker": HEAVY, "serve": (*HEAVY, "serving.main")}
+LIGHT = tuple(map(module, ("infra.cli.main", "infra.cli.daemons", "dispatch.main", "ps.main", "ingest.opening")))
+HEAVY = (*LIGHT, "torch", module("trainer.main"))
+NEEDED = {"worker": HEAVY, "serve": (*HEAVY, module("serving.main"))}
 """What must be loaded before a process is forked; for other commands the light modules."""
-AGAIN = {"api": (*LIGHT, "api.main")}
+AGAIN = {"api": (*LIGHT, module("api.main"))}
 """The same for a command that was forked before: the first API loads its own modules in parallel to the nursery, which
 has to load torch for the workers; a replacement starts at once from the second time on.
 """

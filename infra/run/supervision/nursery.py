@@ -30,14 +30,13 @@ import psutil
 import structlog
 
 from infra.base.files import open_log
+from infra.base.parts import COMMAND
 from infra.base.process import SUPERVISED
 from infra.run.folder import as_path
 
 NAME = "nursery"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """For a library that starts threads when it is loaded: they would be missing in every child."""
-COMMAND = (sys.executable, "-m", "infra.cli.entry")
-"""The prefix of commands that can be forked."""
 MESSAGE_BYTES = 1 << 16
 IDLE_SECONDS = 60.0
 """How long a nursery that owes a process may use no processor time."""

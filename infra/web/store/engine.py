@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from alembic import command
 from infra.base.errors import ConfigError
 from infra.base.files import make_private, refusal
+from infra.base.parts import ROOT
 from infra.web.errors import DatabaseAway
 
 SQLITE_BESIDE = ("-wal", "-shm")
@@ -49,7 +50,6 @@ MIGRATION_SECONDS = 60.0
 MIGRATION_LOCK = 0x46524553
 """Number of PostgreSQL's advisory lock for migrations."""
 WRITES = "freshet_writes"
-ROOT = Path(__file__).resolve().parents[3]
 SQLITE_AWAY = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,

@@ -120,10 +120,11 @@ def running_supervisor(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def test_a_request_may_name_a_plug_in_only_if_the_agent_allows_it() -> None:
-    asked = {"model.name": "towers:Tower"}
-    found = load_settings(None, ["model.name=towers:Tower"])
-    with pytest.raises(ConfigError, match=r"'towers:Tower' is a plug-in; .* --set api\.plugins=true"):
+@pytest.mark.parametrize("setting", ["model.name", "dispatch.policy", "stream.source"])
+def test_a_request_may_name_a_plug_in_only_if_the_agent_allows_it(setting: str) -> None:
+    asked = {setting: "json:JSONDecoder"}
+    found = load_settings(None, [f"{setting}=json:JSONDecoder"])
+    with pytest.raises(ConfigError, match=rf"{setting} = 'json:JSONDecoder' is a plug-in; .* --set api\.plugins=true"):
         check_plugins(found, asked)
     check_plugins(found, {"dispatch.workers": "2"})  # then it is the agent's own choice
-    check_plugins(load_settings(None, ["model.name=towers:Tower", "api.plugins=true"]), asked)
+    check_plugins(load_settings(None, [f"{setting}=json:JSONDecoder", "api.plugins=true"]), asked)

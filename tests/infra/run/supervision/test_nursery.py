@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.base.parts import COMMAND
 from infra.base.process import WRONG_SETTING
 from infra.run.supervision.forking import HEAVY, load_next
-from infra.run.supervision.nursery import COMMAND, FORGOTTEN, Forked, Nursery, as_started, nursery_in
+from infra.run.supervision.nursery import FORGOTTEN, Forked, Nursery, as_started, nursery_in
 from tests.end_to_end.processes import wait_until
 from tests.preloaded import ONE_THREAD
 
