@@ -190,9 +190,9 @@ class Decider:
         plan = assigned.plan
         sole = self._update_capacities(assignment, plan)
         if self._two_fold is not None:
-            is_hot_U = self._directory.is_replicated(rows.rows_U)
+            replicated = self._directory.replicated
             costs_n = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
-            self._two_fold.count_step(rows, assignment.worker_B, plan, is_hot_U, costs_n)
+            self._two_fold.count_step(rows, assignment.worker_B, plan, replicated, costs_n)
         seconds = perf_counter() - began
         cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
