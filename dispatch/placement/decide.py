@@ -288,6 +288,17 @@ class Decider:
         if self._elastic is not None:
             self._elastic.measure_step(step, seconds)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is found who takes part."""
+        return self._elastic is None or self._elastic.participation.is_settled
+
+    def ring_seconds(self, hub_seconds: float) -> float | None:
+        """How long a step should take in a ring, if it takes so long over the hub; None: equal capacities do not
+        know.
+        """
+        return None if self._elastic is None else self._elastic.ring_seconds(hub_seconds)
+
     def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
         """Sets the cost of a row over each link, and over the one that all shards share, from now on."""
         check_row_costs(row_cost_n, self._directory.workers)
