@@ -42,6 +42,7 @@ def _train_column(result: TrainResult) -> list[tuple[str, str]]:
         ("rows pushed, evict", f"{sum(result.evict_push):,}"),
         ("megabytes moved", f"{sum(result.moved_bytes) / 1e6:,.1f}"),
         ("  of the dense part", f"{sum(result.dense_bytes) / 1e6:,.1f}"),
+        ("  of rows in a ring", f"{sum(result.reduced_bytes) / 1e6:,.1f}"),
         ("megabytes of orders", f"{sum(result.order_bytes) / 1e6:,.1f}"),
         ("  of reports", f"{sum(result.report_bytes) / 1e6:,.1f}"),
         ("samples by worker", "/".join(f"{samples / sum(result.samples):.0%}" for samples in result.samples)),

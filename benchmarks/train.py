@@ -165,9 +165,11 @@ class TrainResult(msgspec.Struct, frozen=True):
     update_push: list[int]
     evict_push: list[int]
     moved_bytes: list[int]
-    """Bytes of rows and of the dense part, in both directions."""
+    """Bytes of rows, their gradients summed in a ring included, and of the dense part, in both directions."""
     dense_bytes: list[int]
     """How many of these are of the dense part."""
+    reduced_bytes: list[int]
+    """How many of these are gradients of rows, summed in a ring."""
     order_bytes: list[int]
     """Bytes sent by the dispatcher, which are not among those moved."""
     report_bytes: list[int]
@@ -375,8 +377,9 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         miss_pull=[moved.miss_pulls for moved in traffic],
         update_push=[moved.update_pushes for moved in traffic],
         evict_push=[moved.evict_pushes for moved in traffic],
-        moved_bytes=[moved.pulled_bytes + moved.pushed_bytes + _dense_bytes(moved) for moved in traffic],
+        moved_bytes=[_row_bytes(moved) + _dense_bytes(moved) for moved in traffic],
         dense_bytes=[_dense_bytes(moved) for moved in traffic],
+        reduced_bytes=[2 * moved.reduced_bytes for moved in traffic],
         order_bytes=[moved.order_bytes for moved in traffic],
         report_bytes=[moved.report_bytes for moved in traffic],
         samples=[moved.samples for moved in traffic],
@@ -385,6 +388,10 @@ def _result(policy: str, runs: Sequence[Summary], first: Sequence[Summary]) -> T
         decide_ms=Percentiles(measured.decide_ms_p50, measured.decide_ms_p99),
         deadline_misses=measured.deadline_misses,
     )
+
+
+def _row_bytes(moved: WorkerTraffic) -> int:
+    return moved.pulled_bytes + moved.pushed_bytes + 2 * moved.reduced_bytes
 
 
 def _dense_bytes(moved: WorkerTraffic) -> int:

@@ -98,8 +98,11 @@ class Coordinator:
         return self.job.golden is None and not self.stop.requested and has_more
 
     def needs_generation(self) -> bool:
-        """Whether the next step needs another generation: for other members, or for another kind of policy."""
-        return self.crew.roster.has_changed or self.steering.needs_generation(self.commands.desired)
+        """Whether the next step needs another generation: for other members, for another kind of policy, or to sum
+        gradients another way.
+        """
+        is_other_crew = self.crew.roster.has_changed or self.steering.needs_generation(self.commands.desired)
+        return is_other_crew or self.training.hub_or_ring.has_changed
 
     def can_decide(self) -> bool:
         """Whether the desired policy can decide now; if it cannot, its kernels are being compiled."""
@@ -145,11 +148,12 @@ class Coordinator:
         roster = self.crew.roster
         roster.most = None if past is None else len(past.record.members)
         if past is None:
-            self.steering.start_generation(self.commands.desired)
             is_resumed = self.state not in ("training", "paused")
-            is_same_crew = not roster.has_changed
-            reason = self.journal.reason_to_start(is_resumed, is_same_crew)
-            terms = live_terms(self.job, self.steering.needs, roster.wanted, reason)
+            has_other_policy = self.steering.needs_generation(self.commands.desired)
+            reason = self.journal.reason_to_start(is_resumed, roster.has_changed, has_other_policy)
+            self.steering.start_generation(self.commands.desired)
+            in_ring = self.training.hub_or_ring.is_ring
+            terms = live_terms(self.job, self.steering.needs, roster.wanted, reason, in_ring)
         else:
             terms = past_terms(self.job, past)
         if self.journal.history.begun is None and not self.journal.generation:

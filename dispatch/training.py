@@ -15,14 +15,16 @@ from dispatch.checkpoints.state import DispatcherState, Trained
 from dispatch.dense import NO_MOVES, DenseTurns
 from dispatch.job import DispatchJob
 from dispatch.journal.records import StepFigures
-from dispatch.journal.terms import GenerationTerms
+from dispatch.journal.terms import GenerationTerms, may_choose_ring
 from dispatch.peers.roster import Member
 from dispatch.placement.arrays import U8
 from dispatch.placement.assign.situation import Policy
 from dispatch.placement.capacity.bounds import ShareBounds
 from dispatch.placement.capacity.choice import MeasuredChoice
 from dispatch.placement.capacity.elastic import ElasticTerms
+from dispatch.placement.capacity.hub_or_ring import HubOrRing
 from dispatch.placement.capacity.participation import Everyone, Participation
+from dispatch.placement.capacity.server_link import ring_saves
 from dispatch.placement.capacity.set_times import SetTimes
 from dispatch.placement.capacity.step_model import rows_of_dense
 from dispatch.placement.decide import Decider, Decision
@@ -95,6 +97,10 @@ class Training:
         """Link speeds that operators have set since the workers joined, by worker name."""
         self._set_times = SetTimes()
         """Measured step times of each set of workers."""
+        self._ring_times = SetTimes()
+        """The same in a ring that the clock chose."""
+        self.hub_or_ring = HubOrRing()
+        """Chooses how gradients are summed, where the policy and the settings leave it open."""
         self._flushed = (0, 0)
         """The step that was flushed last, and how many flushes followed its first one."""
         if checkpoint is not None:
@@ -105,6 +111,8 @@ class Training:
         self.accounts.load(state.trained.accounts)
         self.feedback.load(state.trained.links)
         self._set_times.load(state.trained.sets)
+        self._ring_times.load(state.trained.ring_sets)
+        self.hub_or_ring = HubOrRing(state.trained.hub_or_ring)
         if state.trained.over_time is not None:
             self.over_time.load(state.trained.over_time)
         if state.trained.drift is not None:
@@ -118,6 +126,8 @@ class Training:
             accounts=self.accounts.save(),
             links=self.feedback.save(),
             sets=self._set_times.save(),
+            ring_sets=self._ring_times.save(),
+            hub_or_ring=self.hub_or_ring.save(),
             over_time=self.over_time.save(),
             drift=self.drift.save(),
         )
@@ -191,7 +201,10 @@ class Training:
         dense_bytes = self._job.dense.bytes if terms.uses_hub and terms.workers > 1 else 0
         dense = rows_of_dense(dense_bytes, self._job.row_bytes, self._job.dense.state_copies)
         bounds = self._job.dispatch.share_bounds
-        elastic = ElasticTerms(bounds, dense, self._choice(bounds))
+        is_open = may_choose_ring(self._job, terms.needs, members)
+        self.hub_or_ring.start_generation(is_open, is_ring=not terms.uses_hub)
+        times = self._ring_times if is_open and not terms.uses_hub else self._set_times
+        elastic = ElasticTerms(bounds, dense, self._choice(bounds, times))
         self._decider = Decider(
             index=self.index,
             directory=directory,
@@ -207,12 +220,12 @@ class Training:
         )
         return keeps
 
-    def _choice(self, bounds: ShareBounds) -> Participation:
+    def _choice(self, bounds: ShareBounds, times: SetTimes) -> Participation:
         """Returns the method that chooses which members of this generation take part."""
         may_park_n = bounds.of(len(self._members))[0] == 0.0
         match self._job.dispatch.choose:
             case "clock":
-                return MeasuredChoice(may_park_n, self.names, self._set_times)
+                return MeasuredChoice(may_park_n, self.names, times)
             case "model":
                 return Participation(may_park_n)
             case "off":
@@ -291,8 +304,25 @@ class Training:
         seconds = self.accounts.end_step(done.labels_B.size)
         samples = done.labels_B.size
         self.decider.measure_step(done.step, seconds)
+        self._choose_hub_or_ring(done.step, seconds)
         clicks = int(np.count_nonzero(done.labels_B))
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
+
+    def _choose_hub_or_ring(self, step: int, seconds: float) -> None:
+        """Compares the hub with a ring; a change waits for the next generation, which starts at once."""
+        change = self.hub_or_ring.measure(seconds, self.decider.is_settled)
+        if (hub_seconds := self.hub_or_ring.due_after) is not None:
+            change = self.hub_or_ring.consider(self._ring_seconds(hub_seconds))
+        if change is not None:
+            structlog.get_logger().info("hub or ring", step=step, **change.facts())
+
+    def _ring_seconds(self, hub_seconds: float) -> float:
+        """How long a step should take in a ring, if it takes so long over the hub."""
+        expected = self.decider.ring_seconds(hub_seconds)
+        if expected is not None:
+            return expected
+        links = [self._link_of(member) or self.feedback.measured_gbit(member.name) for member in self._members]
+        return hub_seconds - ring_saves(self._job.dense.bytes, links, self._job.server_gbit)
 
     def flush_phase(self, step: int) -> int:
         """Returns the phase of the next flush after a step. Each flush at the same step gets its own phase, so that no

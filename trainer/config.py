@@ -88,7 +88,8 @@ class TrainerConfig(Section):
     reduce: Reduce = "auto"
     """How dense gradients are summed: hub (by the shards; only workers with samples send them), ring (all-reduced among
     all workers, over NCCL if every worker has a GPU of its own, otherwise Gloo), gloo or nccl (a ring over that
-    library); auto: a ring if NCCL is possible or the policy replicates rows, otherwise the hub.
+    library); auto: a ring if NCCL is possible or the policy is fae, otherwise the hub, and with a policy that ends in
+    :hot whichever is faster by the clock.
     """
     unencrypted_reduce: bool = False
     """Allows a ring of several workers although keys are in use: Gloo and NCCL do not encrypt; the hub does."""

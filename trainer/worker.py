@@ -247,12 +247,20 @@ class Worker:
         if order.samples and gathered is not None:
             fetched = self._compute(order, work, gathered, watch, upcoming)
         if order.batch:
-            finish = self._start_dense(order)
+            gradients_UW = self._row_gradients(gathered)
+            ordinary = len(gradients_UW) - order.replicated
+            summed_RW = gradients_UW[ordinary:]
+            finish = self._start_sums(order, summed_RW)
             self._look_ahead(order, upcoming, watch, is_gradient_sent=True)
+            watch.lap("reduce")
             if gathered is not None:
-                self._update_rows(order, gathered, watch)
+                self._update_ordinary(order, gathered, gradients_UW[:ordinary])
+                watch.lap("rows")
             finish()
             watch.lap("reduce")
+            if gathered is not None and order.replicated:
+                self._update_replicas(gathered.slots_U[ordinary:], gathered.values_UW[ordinary:], summed_RW)
+                watch.lap("rows")
         logits = fetched()
         watch.lap("backward")  # a GPU may still be computing
         return logits
@@ -290,20 +298,27 @@ class Worker:
                 self._transfers.ask_early(*following)
         watch.lap("push")
 
-    def _start_dense(self, order: Order) -> Callable[[], None]:
-        """Starts summing dense gradients over all workers; the result waits for the sum and changes the weights.
+    def _start_sums(self, order: Order, gradients_RW: Tensor) -> Callable[[], None]:
+        """Starts summing dense gradients, and in a ring those of replicated rows, over all workers; the result waits
+        for the sums and changes the dense weights.
 
-        With the hub, one of several workers sends its gradient to the shards, and they change the weights.
+        With the hub, one of several workers sends its gradient to the shards, and they change the weights. In a ring
+        all gradients travel together: a second sum would wait for as many turns again.
         """
         if order.owes_gradient:
             self._transfers.push_gradient(order)
         if order.owes_gradient or (self._uses_hub and not order.samples):
             return _nothing
-        self._link.exchange(self._ring_bytes(order))
-        summed = self._group.start_sum(self.dense.gradients)
+        self._link.exchange(self._ring_bytes(order) + self._reduced_bytes(order))
+        dense = self.dense.gradients
+        together = torch.cat((dense, gradients_RW.reshape(-1))) if order.replicated else dense
+        summed = self._group.start_sum(together)
 
         def finish() -> None:
             summed()
+            if order.replicated:
+                dense.copy_(together[: dense.numel()])
+                gradients_RW.copy_(together[dense.numel() :].view_as(gradients_RW))
             self.dense.step()
 
         return finish
@@ -331,24 +346,14 @@ class Worker:
             else None,
         )
 
-    def _update_rows(self, order: Order, gathered: Gathered, watch: "Stopwatch") -> None:
-        """Updates rows of this worker while the gradients of replicated rows are being summed; then updates those."""
+    def _row_gradients(self, gathered: Gathered | None) -> Tensor:
+        """The gradients of the used rows: zeros without samples, and for columns that rows have dropped."""
+        if gathered is None:
+            return self.cache.values_CW[:0]
         gradients_UW = gathered.gradients_UW
         if gradients_UW is None:
-            gradients_UW = torch.zeros_like(gathered.values_UW)
-        if self._is_kept_W is not None:
-            gradients_UW = gradients_UW * self._is_kept_W
-        ordinary = len(gradients_UW) - order.replicated
-        summed_RW = gradients_UW[ordinary:].contiguous()
-        finish = self._start_row_sum(order, summed_RW)
-        watch.lap("reduce")
-        self._update_ordinary(order, gathered, gradients_UW[:ordinary])
-        watch.lap("rows")
-        if order.replicated:
-            finish()
-            watch.lap("reduce")
-            self._update_replicas(gathered.slots_U[ordinary:], gathered.values_UW[ordinary:], summed_RW)
-            watch.lap("rows")
+            return torch.zeros_like(gathered.values_UW)
+        return gradients_UW if self._is_kept_W is None else gradients_UW * self._is_kept_W
 
     def _update_ordinary(self, order: Order, gathered: Gathered, gradients_UW: Tensor) -> None:
         alone = order.alone
@@ -369,15 +374,6 @@ class Worker:
         self._optimizer.update_(values_RW, state_RS, summed_RW)
         self.cache.values_CW.index_copy_(0, slots_R, values_RW)
         self.cache.state_CS.index_copy_(0, slots_R, state_RS)
-
-    def _start_row_sum(self, order: Order, gradients_RW: Tensor) -> Callable[[], None]:
-        """Starts summing the gradients of replicated rows over all workers; a shaped link takes the
-        time that it needs.
-        """
-        if not order.replicated:
-            return _nothing
-        self._link.exchange(self._reduced_bytes(order))
-        return self._group.start_sum(gradients_RW)
 
     def _ring_bytes(self, order: Order) -> int:
         """Bytes sent to sum dense gradients in a ring; as many come back."""

@@ -63,6 +63,13 @@ class HotWorkload:
         return max(self.workload.links_gbit) / self.server_gbit if self.server_gbit else 0.0
 
     @property
+    def title(self) -> str:
+        """The workload in one line."""
+        links = ",".join(f"{link:g}" for link in self.workload.links_gbit)
+        server = f"{self.server_gbit:g} Gbit/s" if self.server_gbit else "wide"
+        return f"{self.policy}, {self.workload.workers} workers, links {links} Gbit/s, shards' link {server}"
+
+    @property
     def shared_cost_n(self) -> F64:
         """Cost of a row through the shards."""
         return shared_costs(self.workload.row_cost_n, self.server_cost, np.full(self.workload.workers, True))
@@ -115,8 +122,9 @@ def _simulate(hot: HotWorkload, size: int | None, most: int = 0) -> HotPoint:
             directory.replicate(_chosen(hot, counted, size))
         decision = decider.decide(step + 1, _keys(workload, step))
         if step < half:
-            is_hot_U = directory.is_replicated(decision.rows.rows_U)
-            counted.count_step(decision.rows, decision.assignment_B, decision.plan, is_hot_U, hot.shared_cost_n)
+            counted.count_step(
+                decision.rows, decision.assignment_B, decision.plan, directory.replicated, hot.shared_cost_n
+            )
         else:
             decisions.append(decision)
     return _measure(hot, decisions, directory.replicated.size, is_chosen=size is None)
@@ -168,9 +176,7 @@ def _shards_rows(decision: Decision, value_share: float) -> F64:
 
 def hot_table(points: Sequence[HotPoint], hot: HotWorkload) -> Table:
     """The points, with what the rule chose marked."""
-    links = ",".join(f"{link:g}" for link in hot.workload.links_gbit)
-    server = f"{hot.server_gbit:g} Gbit/s" if hot.server_gbit else "wide"
-    table = Table(title=f"{hot.policy}, {hot.workload.workers} workers, links {links} Gbit/s, shards' link {server}")
+    table = Table(title=hot.title)
     for name in ("replicated rows", "cost", "shards, MB a step", "ring, MB a step", "links busy, ms a step"):
         table.add_column(name, justify="right")
     for point in points:

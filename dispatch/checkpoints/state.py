@@ -22,6 +22,7 @@ from dispatch.checkpoints.gate import GateState
 from dispatch.commands.desired import Desired
 from dispatch.journal.answers import CommandAnswer
 from dispatch.placement.arrays import I64, U64
+from dispatch.placement.capacity.hub_or_ring import HubOrRingState
 from dispatch.placement.capacity.link_costs import LinkState
 from dispatch.placement.capacity.set_times import KnownSet
 from dispatch.placement.rows.expiry import StepTime
@@ -90,6 +91,10 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Link states by worker."""
     sets: tuple[KnownSet, ...] = ()
     """How long steps of each set of workers took."""
+    ring_sets: tuple[KnownSet, ...] = ()
+    """The same in a ring that the clock chose."""
+    hub_or_ring: HubOrRingState = HubOrRingState()
+    """What is known of hub and ring."""
     over_time: OverTimeState | None = None
     """Quality in windows and slices; None in checkpoints of earlier releases."""
     drift: DriftState | None = None

@@ -115,13 +115,15 @@ class RunJournal:
         golden = self._job.golden
         self.history = found if golden is None or golden.last_step is None else found.up_to(golden.last_step)
 
-    def reason_to_start(self, is_resumed: bool, is_same_crew: bool = False) -> str:
-        """Why the next generation starts; is_same_crew: with the members of the one before."""
+    def reason_to_start(self, is_resumed: bool, has_other_members: bool = True, has_other_policy: bool = False) -> str:
+        """Why the next generation starts."""
         if not self.generation:
             return "start"
         if is_resumed:
             return "resumed"
-        return "policy changed" if is_same_crew else "members changed"
+        if has_other_members:
+            return "members changed"
+        return "policy changed" if has_other_policy else "hub or ring changed"
 
     def start_generation(
         self, members: Sequence[Member], start: dict[int, Position] | None, terms: GenerationTerms, base: int

@@ -10,7 +10,6 @@ from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
 from dispatch.peers.roster import Member
 from dispatch.placement.capacity.room import hot_rows, needed_rows
-from dispatch.placement.capacity.server_link import ring_pays
 from dispatch.placement.policies.spec import Needs
 
 
@@ -28,12 +27,17 @@ class GenerationTerms:
     reason: str
 
 
-def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason: str) -> GenerationTerms:
-    """The terms of a generation that decides its own steps; caches hold at least a micro-batch."""
+def live_terms(
+    job: DispatchJob, needs: Needs, members: Sequence[Member], reason: str, in_ring: bool = False
+) -> GenerationTerms:
+    """The terms of a generation that decides its own steps; caches hold at least a micro-batch.
+
+    in_ring: whether the clock chose a ring, where it may choose (``may_choose_ring``).
+    """
     dispatch = job.dispatch
     hub = uses_hub(job.dense.reduce, needs.ring, job.may_sum, [member.device for member in members])
-    if hub and _may_choose_ring(job, needs, len(members)):
-        hub = not ring_pays([member.link_gbit for member in members], job.server_gbit)
+    if in_ring and may_choose_ring(job, needs, members):
+        hub = False
     hot = 0 if hub else hot_rows(needs.hot_share, dispatch.cache_rows)
     needed = hot + needed_rows(job.stream.batch, len(members), job.schema.fields)
     cache_rows = max(dispatch.cache_rows, needed)
@@ -43,11 +47,14 @@ def live_terms(job: DispatchJob, needs: Needs, members: Sequence[Member], reason
     return GenerationTerms(len(members), hub, hot, cache_rows, needs, reason)
 
 
-def _may_choose_ring(job: DispatchJob, needs: Needs, workers: int) -> bool:
-    """Whether hub or ring is chosen by their costs: the policy would use a ring, and nobody is parked, which pays over
-    the hub alone.
+def may_choose_ring(job: DispatchJob, needs: Needs, members: Sequence[Member]) -> bool:
+    """Whether the clock may choose between hub and ring: the policy would replicate rows in a ring, and the settings
+    leave it open.
     """
-    return needs.hot_by_cost and not needs.elastic and job.dense.reduce == "auto" and job.may_sum and workers > 1
+    devices = [member.device for member in members]
+    is_open = uses_hub(job.dense.reduce, needs.ring, job.may_sum, devices) and job.dense.reduce == "auto"
+    by_clock = needs.hot_by_cost and job.dispatch.choose == "clock"
+    return by_clock and is_open and job.may_sum and len(members) > 1
 
 
 def past_terms(job: DispatchJob, past: PastGeneration) -> GenerationTerms:

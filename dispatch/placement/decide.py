@@ -190,9 +190,9 @@ class Decider:
         plan = assigned.plan
         sole = self._update_capacities(assignment, plan)
         if self._two_fold is not None:
-            is_hot_U = self._directory.is_replicated(rows.rows_U)
+            replicated = self._directory.replicated
             costs_n = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
-            self._two_fold.count_step(rows, assignment.worker_B, plan, is_hot_U, costs_n)
+            self._two_fold.count_step(rows, assignment.worker_B, plan, replicated, costs_n)
         seconds = perf_counter() - began
         cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
@@ -287,6 +287,17 @@ class Decider:
         """Records how long a whole step took, from the end of the one before; only elastic capacities depend on it."""
         if self._elastic is not None:
             self._elastic.measure_step(step, seconds)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is found who takes part."""
+        return self._elastic is None or self._elastic.participation.is_settled
+
+    def ring_seconds(self, hub_seconds: float) -> float | None:
+        """How long a step should take in a ring, if it takes so long over the hub; None: equal capacities do not
+        know.
+        """
+        return None if self._elastic is None else self._elastic.ring_seconds(hub_seconds)
 
     def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
         """Sets the cost of a row over each link, and over the one that all shards share, from now on."""

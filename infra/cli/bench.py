@@ -548,6 +548,7 @@ def hot(
     what: HotOptions,
     policy: Annotated[str, typer.Option(help="How samples are assigned: a policy without :hot.")] = "esd:1",
     sizes: Annotated[str, typer.Option(help="Sizes of the hot set, in rows.")] = "0,16,64,256,1024",
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the sizes into this file (SVG or PNG).")] = None,
     output: Output = None,
 ) -> None:
     """Show what hot sets of several sizes would save in a ring, and which size the rule of :hot chooses.
@@ -557,14 +558,19 @@ def hot(
 
     Example: freshet bench hot --input criteo.tsv.gz --format criteo --workers 8 --server 2 --json hot.json
     """
+    from benchmarks.pictures import plot_hot
     from benchmarks.simulated.hot import HotWorkload, hot_table, parse_sizes, run_hot
     from benchmarks.simulated.keys import dense_inputs, read_keys
+    from benchmarks.simulated.plots import check_can_plot
     from benchmarks.simulated.sizes import Architecture
     from benchmarks.simulated.workload import check_policies, make_workload, parse_links
 
     (spec,) = check_policies(policy)
     wanted = parse_sizes(sizes)
     speeds = parse_links(what.links, what.workers)
+    if plot is not None:
+        check_can_plot()
+        check_output(plot)
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
     row = Architecture(what.optimizer, "wdl", keys_KF.shape[1], dense_inputs(what.form), 0, "ring").sizes(what.dim)
     workload = make_workload(keys_KF, speeds, what.batch, what.cache_ratio, sizes=row)
@@ -572,6 +578,8 @@ def hot(
     points = run_hot(case, wanted)
     Console().print(hot_table(points, case))
     write_json(points, output)
+    if plot is not None:
+        plot_hot(points, case.title, plot)
 
 
 @dataclass(frozen=True)

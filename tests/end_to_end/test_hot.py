@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dispatch import training
 from dispatch.config import MemoryConfig
 from dispatch.journal.history import History, read_history
 from dispatch.placement.arrays import F64, I64
+from dispatch.placement.capacity import hub_or_ring
 from dispatch.placement.rows.two_fold import TwoFold
 from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
@@ -97,6 +99,24 @@ def test_a_run_that_a_worker_joins_while_rows_are_exchanged_is_replayed(write_to
     expect_exchanges(history)
     replayed = train(golden(plan, workers=3, policy="esd:1", cache_rows=400, checkpoints=CheckpointConfig(seconds=0)))
     assert model_of(replayed) == model_of(result)
+
+
+@pytest.fixture
+def promising(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a ring look much faster than it is, and ends its trial with the first steps that are measured."""
+    monkeypatch.setattr(training, "ring_saves", lambda *_: 1e9)
+    monkeypatch.setattr(hub_or_ring, "MAY_COST", -1e9)
+
+
+@pytest.mark.usefixtures("promising", "restless")
+def test_a_ring_that_is_tried_and_taken_back_equals_one_process(write_topic: WriteTopic) -> None:
+    exact: dict[str, Any] = {"rows": RowConfig(dim=4, float_dtype="float64"), "cache_rows": 900, "checkpoints": OFTEN}
+    plan = Plan(write_topic(48 * 32), 2, "esd:1:hot", batch=32, choose="clock", **exact)
+    result = train(plan)
+    begun = [past.record for past in read_history(plan.folder / "journal").generations]
+    assert [record.uses_hub for record in begun] == [True, False, True]
+    assert {record.reason for record in begun[1:]} == {"hub or ring changed"}
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
 
 
 def test_over_the_hub_nothing_is_replicated_and_no_bit_differs(write_topic: WriteTopic) -> None:

@@ -108,6 +108,11 @@ class MeasuredChoice(Participation):
         self._note(step)
         return change
 
+    @property
+    def is_settled(self) -> bool:
+        has_won = not self._may_park_n.any() or (self._stay is not None and self._stay.is_settled_winner)
+        return has_won and not self.tried_n.any()
+
     def may_skip(self, step: int) -> bool:
         """Once a set has won, candidates are looked at every few steps."""
         if self._stay is None or not self._stay.is_settled_winner or step % SETTLED_LOOK == 0 or self._tries_n.any():

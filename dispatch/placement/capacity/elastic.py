@@ -21,7 +21,7 @@ from dispatch.placement.capacity.bounds import ShareBounds
 from dispatch.placement.capacity.knowledge import DAMPING, WorkerKnowledge, damped
 from dispatch.placement.capacity.level import level
 from dispatch.placement.capacity.participation import TRY_SHARE, Participation, SetChange
-from dispatch.placement.capacity.step_model import DenseLoad, sole_of
+from dispatch.placement.capacity.step_model import DenseLoad, StepModel, sole_of
 from dispatch.placement.errors import Infeasible
 
 SPARE = 1.5
@@ -70,6 +70,8 @@ class Elastic:
         self._least_n, self._largest_n = shares.of(n)
         self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad(), server_cost)
         self.participation = choice or Participation(self._least_n == 0.0)
+        self._model: StepModel | None = None
+        """The newest one."""
         self._batch = 0.0
         self._rows_a_sample = 0.0
         self._share_n = 1.0 / row_cost_n
@@ -96,11 +98,20 @@ class Elastic:
         usual = round(self._batch)
         bounds_2n = bounds(usual, self._expected_hold(usual, fields), self._least_n, self._largest_n)
         before_n = self.participation.taking_part_n
-        model = self._known.model(usual, fields, *bounds_2n, before_n)
+        model = self._model = self._known.model(usual, fields, *bounds_2n, before_n)
         change = self.participation.choose(model, step)
         if change is not None:
             self._call_back(change, before_n)
         return change
+
+    def ring_seconds(self, hub_seconds: float) -> float:
+        """How long a step should take all workers in a ring, if it takes so long now, over the hub; infinite: not
+        known.
+        """
+        if self._model is None or not self._model.is_in_seconds:
+            return float("inf")
+        beyond = max(0.0, hub_seconds - self._model.at_most(self.participation.taking_part_n))
+        return self._model.in_ring().time_of(np.full(self._share_n.size, True)) + beyond
 
     def sole(self, samples_n: I64) -> int | None:
         """The worker that takes part in this step with all others parked and none of them tried or helping out."""

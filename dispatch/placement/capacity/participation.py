@@ -107,6 +107,11 @@ class Participation:
         self._may_park_n = may_park_n
         self.taking_part_n = self.taking_part_n | ~may_park_n
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the present set has been chosen, and its steps are like those to come."""
+        return not self._settling and not self.tried_n.any()
+
     def may_skip(self, step: int) -> bool:
         """Whether there is nothing to choose in this step, so that no model is needed; called once per step."""
         return False

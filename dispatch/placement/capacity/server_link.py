@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dispatch.placement.arrays import F64, Bool
-from dispatch.placement.capacity.participation import MIN_IMPROVEMENT
 
 
 def shared_costs(row_cost_n: F64, server_cost: float, uses_link_n: Bool) -> F64:
@@ -31,16 +30,16 @@ def shared_costs(row_cost_n: F64, server_cost: float, uses_link_n: Bool) -> F64:
     return np.maximum(row_cost_n, 1.0 / limits[0]) if limits.size else row_cost_n
 
 
-def ring_pays(links_gbit: Sequence[float], server_gbit: float) -> bool:
-    """Whether dense gradients are summed clearly sooner in a ring than over the hub, by the links alone.
+def ring_saves(dense_bytes: int, links_gbit: Sequence[float], server_gbit: float) -> float:
+    """Seconds of a step that a ring saves against the hub in summing dense gradients, by the links alone.
 
     Over the hub every worker sends all of them at its share of the shards' link, and receives as many at the same time;
-    in a ring of n it sends 2(n-1)/n of them, at the speed of the slowest link. Where that is not known, or the shards'
-    link does not limit, the hub stays: it is what runs do without this choice.
+    in a ring of n it sends 2(n-1)/n of them, at the speed of the slowest link. So without a limit of the shards' link
+    nothing is saved. Nor is it where links are not known.
     """
     if not server_gbit or not all(links_gbit):
-        return False
+        return 0.0
     second_n = 1.0 / np.array(links_gbit)
-    hub = shared_costs(second_n, 1.0 / server_gbit, np.full(second_n.size, True)).max()
-    ring = 2 * (second_n.size - 1) / second_n.size * second_n.max()
-    return bool(ring < (1 - MIN_IMPROVEMENT) * hub)
+    hub = float(shared_costs(second_n, 1.0 / server_gbit, np.full(second_n.size, True)).max())
+    ring = 2 * (second_n.size - 1) / second_n.size * float(second_n.max())
+    return 8e-9 * dense_bytes * (hub - ring)

@@ -125,6 +125,16 @@ class StepModel:
         hand_over = given if next_sole is None else float(self._to_sole_n(now_n)[next_sole])
         return self.time_of(next_n) + hand_over / HAND_OVER_STEPS
 
+    def in_ring(self) -> "StepModel":
+        """The same if dense gradients are summed in a ring: all workers send 2(n-1)/n of them at the speed of the
+        slowest link, whoever takes part, and none of them cross the link of the shards.
+        """
+        n = self.fixed_n.size
+        dense = self.server.dense_rows
+        ring = 2 * (n - 1) / n * dense * float(self.row_n.max())
+        server = replace(self.server, dense_rows=0.0)
+        return replace(self, fixed_n=self.fixed_n - dense * self.row_n + ring, server=server)
+
     def is_even(self, members_n: Bool, factor: float) -> bool:
         """Whether no member's link or processor is slower than another's by more than this factor."""
         return all(

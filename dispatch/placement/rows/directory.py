@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dispatch.placement.arrays import F64, I32, I64, U8, U64, Bool
+from dispatch.placement.arrays import F64, I32, I64, U8, U64
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.behind import WriteBehind
@@ -232,9 +232,6 @@ class Directory:
     def replicated(self) -> I64:
         """The rows that every worker has a replica of, ascending."""
         return self._replicas.rows
-
-    def is_replicated(self, rows_U: I64) -> Bool:
-        return self._replicas.is_replicated(rows_U)
 
     def replicate(self, rows: I64, for_good: bool = False) -> None:
         """Replicates these rows, and no others, on every worker from the next step on.

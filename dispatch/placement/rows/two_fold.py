@@ -52,13 +52,17 @@ class TwoFold:
         self._steps = 0
         """Steps since then."""
 
-    def count_step(self, batch: BatchRows, assignment_B: I32, plan: RoundPlan, is_hot_U: Bool, row_cost_n: F64) -> None:
-        """Counts what a step uses and moves. row_cost_n: of a row through the shards."""
+    def count_step(
+        self, batch: BatchRows, assignment_B: I32, plan: RoundPlan, replicated: I64, row_cost_n: F64
+    ) -> None:
+        """Counts what a step uses and moves. replicated: those of now. row_cost_n: of a row through the shards."""
         rows = int(batch.rows_U.max(initial=-1)) + 1
         if rows > self._steps_R.size:
             self._cost_R, self._steps_R = self._all_costs.first(rows), self._all_steps.first(rows)
         self._steps += 1
         count_uses(batch.rows_U, self._steps_R)
+        known = replicated[replicated < self._cost_R.size]
+        cost_H = self._cost_R[known]
         for worker, moved in enumerate(plan.workers):
             whole = float(row_cost_n[worker])
             for moves, cost in (
@@ -68,7 +72,8 @@ class TwoFold:
                 (moved.pull_values, whole * self._value_share),
             ):
                 self._add(moves, cost)
-        if is_hot_U.any():
+        self._cost_R[known] = cost_H  # a replica moves as it enters only
+        if (is_hot_U := np.isin(batch.rows_U, replicated)).any():
             cost_U = on_demand_costs(batch.local_BF, assignment_B, is_hot_U, self._value_share * row_cost_n)
             self._cost_R[batch.rows_U[is_hot_U]] += cost_U[is_hot_U]
 

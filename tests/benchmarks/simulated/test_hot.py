@@ -1,8 +1,11 @@
 """What hot sets of several sizes cost, and the one that the rule chooses."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from benchmarks.pictures import plot_hot
 from benchmarks.simulated.hot import HotPoint, HotWorkload, hot_table, parse_sizes, run_hot
 from benchmarks.simulated.sizes import Sizes
 from benchmarks.simulated.workload import Workload
@@ -36,6 +39,12 @@ def test_the_choice_is_marked_in_the_table() -> None:
     table = hot_table([HotPoint(7, True, 1.0, 1.0, 1.0, 0.5)], case)
     assert "7 (the rule)" in list(table.columns[0].cells)
     assert "0.5 Gbit/s" in str(table.title)
+
+
+def test_the_picture_marks_the_choice(tmp_path: Path) -> None:
+    points = [HotPoint(rows, rows == 16, 2.0, 1.0, 3.0, 1.0 - rows / 100) for rows in (0, 16, 64)]
+    plot_hot(points, "esd:1, 2 workers", tmp_path / "hot.svg")
+    assert "<!-- the rule: 16 rows -->" in (tmp_path / "hot.svg").read_text()
 
 
 @pytest.mark.parametrize(("text", "problem"), [("1,x", "are no numbers"), ("-1", "a hot set of -1 rows")])

@@ -1,5 +1,7 @@
 """Which rows cost less as replicas: the rule against its words, and what a decider makes of it."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows import two_fold
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
+from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.two_fold import (
     LEAST_STEPS,
     add_costs,
@@ -23,6 +26,7 @@ from dispatch.placement.rows.two_fold import (
     worthwhile,
 )
 from infra.base.distinct import number_keys
+from ps.config import OptimizerName, RowConfig
 
 ROW = st.tuples(st.floats(0, 100), st.floats(0, 100), st.booleans())
 
@@ -113,6 +117,19 @@ def test_replicas_are_named_again_after_a_flush_that_comes_too_soon_to_choose() 
     assert again.tolist() == [0]
 
 
+def test_a_replica_that_nobody_has_used_since_it_entered_leaves() -> None:
+    decider = decider_for(np.ones(4), server_cost=1.0)
+    for step in FIRST[:-1]:
+        decide(decider, step, common=7)
+    decider.flush()
+    entered = decide(decider, FIRST[-1], common=8).hot
+    left = hot_after(decider, NEXT, common=8)
+    assert entered is not None
+    assert 0 in entered.tolist()
+    assert left is not None
+    assert 0 not in left.tolist()
+
+
 @pytest.mark.parametrize("policy", ["esd:1:hot", "joint:hot"])
 def test_nothing_is_replicated_over_uneven_links(policy: str) -> None:
     decider = decider_for(np.array([1.0, 1.0, 10.0, 10.0]), server_cost=0.0, policy=policy)
@@ -123,3 +140,31 @@ def test_nothing_is_replicated_over_uneven_links(policy: str) -> None:
 def test_with_equal_links_a_row_pays_if_all_workers_use_it(users: int, pays: bool) -> None:
     ring = ring_cost(np.ones(4), value_share=0.5)
     assert is_worthwhile(cost=2 * 0.5 * users, ring=ring, entry=0.0, is_hot=False) is pays
+
+
+# ── over the hub ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def moved_rows(plan: RoundPlan, value_share: float) -> float:
+    whole = sum(worker.push_owned.rows.size + worker.pull_full.rows.size for worker in plan.workers)
+    return whole + value_share * sum(
+        worker.push_parts.rows.size + worker.pull_values.rows.size for worker in plan.workers
+    )
+
+
+@pytest.mark.parametrize("optimizer", get_args(OptimizerName))
+def test_the_value_of_a_row_is_half_of_it_at_least(optimizer: OptimizerName) -> None:
+    assert RowConfig(optimizer=optimizer).shape().value_share >= 0.5
+
+
+@given(st.data())
+def test_summed_over_the_hub_rows_would_never_move_less_than_on_demand(data: st.DataObject) -> None:
+    workers = data.draw(st.integers(2, 4))
+    directory = Directory(np.full(workers, 16, np.int64), "lru", 2)
+    index, on_demand, summed = Index(), 0.0, 0.0
+    for step in range(1, data.draw(st.integers(2, 12))):
+        keys_BF = np.array(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=6)), np.uint64)[:, None]
+        worker_B = np.array([data.draw(st.integers(0, workers - 1)) for _ in keys_BF], np.int32)
+        rows = index.resolve(number_keys(keys_BF))
+        on_demand += moved_rows(directory.plan(step, rows, worker_B), value_share=0.5)
+        summed += rows.rows_U.size * 2 * workers * 0.5  # every worker pushes a gradient and pulls the sum
+    on_demand += moved_rows(directory.flush(), value_share=0.5)
+    assert on_demand <= summed
