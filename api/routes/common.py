@@ -3,6 +3,7 @@
 import gzip
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
@@ -19,7 +20,7 @@ from infra.base.faults import reach
 from infra.web.answers import Listed
 from infra.web.errors import BadRequest, Conflict, CursorOutdated, HttpError, NotFound, Unprocessable
 from infra.web.problems import answer_of
-from infra.web.rules import Acting
+from infra.web.rules import Acting, Actor
 from infra.web.store.rows import Page
 
 SETTLE_SECONDS = 2.0
@@ -47,7 +48,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-def followed(run: RunName, parts: Parts) -> FollowedRun:
+async def followed(run: RunName, parts: Parts) -> FollowedRun:
     """The run that a path names; raises NotFound."""
     return parts.runs.get(run)
 
@@ -95,28 +96,34 @@ def history_answer(body: bytes, request: Request, headers: Mapping[str, str]) ->
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
 class Conditions:
-    """What a client states about a command besides its content: the actor, the key and the expected cursor."""
+    """What a client states about a command besides its content."""
 
-    def __init__(
-        self,
-        actor: Acting,
-        idempotency_key: IdempotencyKey = None,
-        if_match: Annotated[
-            str | None,
-            Header(
-                max_length=40,
-                pattern=r'^(\*|"[0-9]{1,18}")$',
-                description="ETag of what the change is based on: 412 if somebody changed something since",
-            ),
-        ] = None,
-    ) -> None:
-        self.actor = actor
-        self.key = idempotency_key or uuid.uuid4().hex
-        self.expected = -1 if if_match in (None, "*") else int(str(if_match).strip('"'))
+    actor: Actor
+    key: str
+    """Its idempotency key, or a new one."""
+    expected: int
+    """Cursor that the command is based on; -1: any."""
 
 
-Given = Annotated[Conditions, Depends()]
+async def conditions_of(
+    actor: Acting,
+    idempotency_key: IdempotencyKey = None,
+    if_match: Annotated[
+        str | None,
+        Header(
+            max_length=40,
+            pattern=r'^(\*|"[0-9]{1,18}")$',
+            description="ETag of what the change is based on: 412 if somebody changed something since",
+        ),
+    ] = None,
+) -> Conditions:
+    expected = -1 if if_match in (None, "*") else int(str(if_match).strip('"'))
+    return Conditions(actor, idempotency_key or uuid.uuid4().hex, expected)
+
+
+Given = Annotated[Conditions, Depends(conditions_of)]
 
 COMMAND_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"model": CommandReading, "description": "The command has been carried out and is in the journal"},

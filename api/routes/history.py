@@ -31,9 +31,13 @@ router = APIRouter(tags=["history"])
 class StepRange:
     """The range of steps that is requested, and the number of points to return."""
 
-    first: StepNumber = None
-    last: StepNumber = None
-    points: Points = 500
+    first: int | None
+    last: int | None
+    points: int
+
+
+async def step_range(first: StepNumber = None, last: StepNumber = None, points: Points = 500) -> StepRange:
+    return StepRange(first, last, points)
 
 
 @router.get("/v1/runs/{run}/steps", summary="Steps, downsampled", response_model=Listed[StepsPoint], **needs("read"))
@@ -42,7 +46,7 @@ async def list_steps(
     parts: Parts,
     request: Request,
     response: Response,
-    asked: Annotated[StepRange, Depends()],
+    asked: Annotated[StepRange, Depends(step_range)],
     after: After = None,
     limit: Limit = 1000,
 ) -> Response:

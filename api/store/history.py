@@ -5,9 +5,10 @@ sixteen of them for a point, or from a coarser level if retention has removed th
 """
 
 from dataclasses import fields
+from functools import cache, lru_cache
 from typing import NamedTuple
 
-from sqlalchemy import ScalarSelect, select
+from sqlalchemy import Executable, ScalarSelect, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.projection import aggregates
@@ -29,8 +30,7 @@ async def read_steps(
     connection: AsyncConnection, run: str, first: int | None, last: int | None, points: int
 ) -> tuple[StepPoint, ...]:
     """Trained steps from first to last, in at most that many points."""
-    query = select(_end(run, 1, newest=True), *(_end(run, level, newest=False) for level in LEVELS))
-    ends, *firsts = (await connection.execute(query)).one()
+    ends, *firsts = (await connection.execute(_ends_query(), {"run": run})).one()
     oldest: dict[int, int | None] = dict(zip(LEVELS, firsts, strict=True))
     begins = oldest[LEVELS[-1]]
     if begins is None or ends is None:
@@ -39,15 +39,9 @@ async def read_steps(
     if first > last:
         return ()
     choice = choose(oldest, first, last, max(1, min(points, MOST_POINTS)))
-    sums = aggregates(choice.width)
-    points_query = select(*(sums[field.name].label(field.name) for field in fields(StepPoint)))
-    between = StepRow.bucket.between(first // choice.level, last // choice.level)
-    points_query = (
-        points_query.where(StepRow.run == run, StepRow.level == choice.level, StepRow.steps > 0, between)
-        .group_by(sums["bucket"])
-        .order_by(sums["bucket"])
-    )
-    return tuple(StepPoint(*row) for row in (await connection.execute(points_query)).all())
+    rows = {"run": run, "level": choice.level, "first": first // choice.level, "last": last // choice.level}
+    found = await connection.execute(_points_query(choice.width), rows)
+    return tuple(StepPoint(*row) for row in found.all())
 
 
 def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> LevelChoice:
@@ -63,9 +57,25 @@ def choose(oldest: dict[int, int | None], first: int, last: int, points: int) ->
     return LevelChoice(level, width)
 
 
-def _end(run: str, level: int, newest: bool) -> ScalarSelect[int]:
+@cache
+def _ends_query() -> Executable:
+    """The last step of a run and, by level, the first one. It is made once: that takes as long as its answer."""
+    return select(_end(1, newest=True), *(_end(level, newest=False) for level in LEVELS))
+
+
+@lru_cache(maxsize=256)
+def _points_query(width: int) -> Executable:
+    """The points of so many rows each between two buckets of a level of a run."""
+    sums = aggregates(width)
+    query = select(*(sums[field.name].label(field.name) for field in fields(StepPoint)))
+    rows = (StepRow.run == bindparam("run"), StepRow.level == bindparam("level"), StepRow.steps > 0)
+    between = StepRow.bucket.between(bindparam("first"), bindparam("last"))
+    return query.where(*rows, between).group_by(sums["bucket"]).order_by(sums["bucket"])
+
+
+def _end(level: int, newest: bool) -> ScalarSelect[int]:
     """The first step of a level's oldest row, or the last step of its newest row; null if it has no rows."""
     column = StepRow.last_step if newest else StepRow.first_step
     order = StepRow.bucket.desc() if newest else StepRow.bucket.asc()
-    query = select(column).where(StepRow.run == run, StepRow.level == level, StepRow.steps > 0)
+    query = select(column).where(StepRow.run == bindparam("run"), StepRow.level == level, StepRow.steps > 0)
     return query.order_by(order).limit(1).scalar_subquery()

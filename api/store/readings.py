@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.rows import StoredReading
 from api.store.tables import ReadingRow
-from infra.web.store.paging import columns, to_row
+from infra.web.store.paging import columns
 
 FINE = 10
 """Seconds between two readings of the latest three hours."""
@@ -62,4 +62,4 @@ async def _read_level(
     chosen = select(func.max(ReadingRow.bucket)).where(*here, inside).group_by(part)
     query = columns(StoredReading, ReadingRow).where(*here, ReadingRow.bucket.in_(chosen))
     query = query.where(ReadingRow.at > first, ReadingRow.at <= last).order_by(ReadingRow.bucket)
-    return [to_row(StoredReading, row) for row in await connection.execute(query)]
+    return [StoredReading(*row) for row in (await connection.execute(query)).all()]

@@ -131,8 +131,7 @@ class RunTables:
     ) -> tuple[StoredEvent, ...]:
         """Events of these kinds in all of a window, newest first; of each kind about that many at most."""
         async with self._database.reading() as connection:
-            found = [each for kind in kinds for each in await read_thinned(connection, run, kind, window, points)]
-        return tuple(sorted(found, key=lambda event: (event.cursor, event.place), reverse=True))
+            return await read_thinned(connection, run, kinds, window, points)
 
     async def add_readings(self, run: str, readings: Sequence[StoredReading]) -> None:
         """Stores readings; of those in one bucket, the first stays."""

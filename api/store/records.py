@@ -1,14 +1,18 @@
-"""Records of the journal in a window of time: all of them, or of very many as many as a chart can show."""
+"""Records of the journal in a window of time: all of them, or of very many as many as a chart can show.
+
+Each kind is read by itself, from the index of kinds and times: how much is read depends on how many records are shown,
+and not on how many others there are.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, literal, select
+from sqlalchemy import ColumnElement, Select, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.store.rows import StoredEvent
 from api.store.tables import EventRow
-from infra.web.store.paging import columns, to_row
+from infra.web.store.paging import columns
 
 MARGIN_SECONDS = 1e-3
 """By how much the first part begins earlier, so that the oldest record is in it."""
@@ -30,36 +34,64 @@ async def read_newest(
     connection: AsyncConnection, run: str, kinds: Sequence[str], window: Window, limit: int
 ) -> tuple[StoredEvent, ...]:
     """The newest records of these kinds, or of all if there are none, newest first."""
-    query = columns(StoredEvent, EventRow).where(EventRow.run == run, *window.holds())
-    if kinds:
-        query = query.where(EventRow.kind.in_(kinds))
-    ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(limit)
-    return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
+    inside = (EventRow.run == run, *window.holds())
+    if not kinds:
+        query = columns(StoredEvent, EventRow).where(*inside)
+        query = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(limit)
+        return tuple(StoredEvent(*row) for row in (await connection.execute(query)).all())
+    newest = [_newest(columns(StoredEvent, EventRow).where(*inside, EventRow.kind == kind), limit) for kind in kinds]
+    return (await _read_all(connection, newest))[:limit]
 
 
 async def read_thinned(
-    connection: AsyncConnection, run: str, kind: str, window: Window, points: int
+    connection: AsyncConnection, run: str, kinds: Sequence[str], window: Window, points: int
 ) -> tuple[StoredEvent, ...]:
-    """Records of one kind, newest first; of more than that many points, the newest in each of so many parts."""
-    inside = (EventRow.run == run, EventRow.kind == kind, *window.holds())
+    """Records, newest first: of each kind with more than that many points, the newest in each of so many parts."""
+    inside = {kind: (EventRow.run == run, EventRow.kind == kind, *window.holds()) for kind in kinds}
+    facts = union_all(*(_facts(kind, inside[kind], points) for kind in kinds))
+    queries = []
+    for kind, found, first, last in (await connection.execute(facts)).all():
+        query = columns(StoredEvent, EventRow)
+        if found > points:
+            chosen = _newest_in_each(run, kind, first - MARGIN_SECONDS, last, points)
+            # Records are found by their cursor. With a plain comparison of kinds, SQLite would search all of the window
+            # in the index of kinds and times.
+            query = query.where(EventRow.run == run, EventRow.cursor.in_(chosen), EventRow.kind.concat("") == kind)
+            query = query.where(*window.holds())
+        else:
+            query = query.where(*inside[kind])
+        queries.append(_newest(query, points))
+    return await _read_all(connection, queries)
+
+
+def _newest(query: Select[Any], limit: int) -> Select[Any]:
+    """The newest rows of a query, as a query that can be part of a union."""
+    ordered = query.order_by(EventRow.at.desc(), EventRow.cursor.desc(), EventRow.place.desc())
+    return select(ordered.limit(limit).subquery())
+
+
+async def _read_all(connection: AsyncConnection, queries: Sequence[Select[Any]]) -> tuple[StoredEvent, ...]:
+    """What several queries find, newest first."""
+    found = [StoredEvent(*row) for row in (await connection.execute(union_all(*queries))).all()]
+    return tuple(sorted(found, key=lambda event: (event.cursor, event.place), reverse=True))
+
+
+def _facts(kind: str, inside: Sequence[ColumnElement[bool]], points: int) -> Select[Any]:
+    """A kind, how many records there are of it, or just above the points if there are more, and when the first and the
+    last were.
+    """
     some = select(EventRow.cursor).where(*inside).limit(points + 1).subquery()
-    facts = select(
+    return select(
+        literal(kind),
         select(func.count()).select_from(some).scalar_subquery(),
         select(func.min(EventRow.at)).where(*inside).scalar_subquery(),
         select(func.max(EventRow.at)).where(*inside).scalar_subquery(),
     )
-    found, first, last = (await connection.execute(facts)).one()
-    query = columns(StoredEvent, EventRow).where(*inside)
-    if found > points:
-        chosen = _newest_in_each(run, kind, first - MARGIN_SECONDS, last, points)
-        query = query.where(EventRow.cursor.in_(chosen))
-    ordered = query.order_by(EventRow.cursor.desc(), EventRow.place.desc()).limit(points)
-    return tuple(to_row(StoredEvent, row) for row in await connection.execute(ordered))
 
 
 def _newest_in_each(run: str, kind: str, first: float, last: float, points: int) -> Select[tuple[int]]:
     """Cursors: one look into the index for each part, however many records there are."""
-    numbers = select(literal(1).label("number")).cte("parts", recursive=True)
+    numbers = select(literal(1).label("number")).cte(f"parts_{kind}", recursive=True)
     numbers = numbers.union_all(select(numbers.c.number + 1).where(numbers.c.number < points))
     seconds = (last - first) / points
     until = literal(first) + literal(seconds) * numbers.c.number

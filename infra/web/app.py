@@ -44,8 +44,12 @@ def create_web_app(title: str, description: str, routers: Sequence[APIRouter], p
     return app
 
 
-def parts_of(request: Request) -> Any:
-    """Returns the parts of the application; routes declare their type."""
+async def parts_of(request: Request) -> Any:
+    """Returns the parts of the application; routes declare their type.
+
+    Like every dependency of a route it is a coroutine: FastAPI runs any other in a thread, for each request anew, which
+    costs more than most of our answers.
+    """
     return request.app.state.parts
 
 

@@ -8,6 +8,9 @@ from starlette.types import Scope
 PAGE_HEADER = b"x-freshet-page"
 """Header that our page sends with every change; a foreign page cannot, because browsers would ask us first."""
 
+SECRET = "secret"
+"""Key in a request's scope; its value is the secret of the client, or None."""
+
 
 def address(scope: Scope) -> str:
     """Returns the address of the client."""
@@ -37,8 +40,14 @@ def session(scope: Scope) -> str | None:
 
 
 def secret_of(scope: Scope) -> str | None:
-    """Returns the secret that identifies the client: that of its header, otherwise that of its session cookie."""
-    return bearer(scope) or session(scope)
+    """Returns the secret that identifies the client: that of its header, otherwise that of its session cookie.
+
+    It is read once for each request: the limits and the routes ask for it.
+    """
+    if SECRET not in scope:
+        scope[SECRET] = bearer(scope) or session(scope)
+    found: str | None = scope[SECRET]
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -51,7 +51,7 @@ class Actor:
     name: str
 
 
-def actor_of(request: Request) -> Actor:
+async def actor_of(request: Request) -> Actor:
     """Returns who makes a request; the guard has already admitted it."""
     actor: Actor = request.scope["actor"]
     return actor

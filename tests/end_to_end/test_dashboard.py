@@ -239,6 +239,8 @@ def test_a_run_whose_folder_is_gone_shows_its_history(watched: Watched) -> None:
     page.locator("#run").select_option("earlier")
     expect(page.locator("#banner")).to_contain_text("What is shown is its history")
     expect(page.locator("#c-quality .legend")).to_contain_text("AUC 0.7")
+    page.evaluate("document.body.classList.remove('clean')")  # as of a run with rejected events
+    expect(page.locator("#letters-card")).to_be_hidden()
     page.locator("#run").select_option(chosen)
     expect(page.locator("#state")).to_have_text("training")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -33,6 +34,7 @@ from infra.base.errors import ConfigError
 from infra.base.files import make_private, refusal
 from infra.base.parts import ROOT
 from infra.web.errors import DatabaseAway
+from infra.web.store import sqlite_driver
 
 SQLITE_BESIDE = ("-wal", "-shm")
 """Suffixes of SQLite's own files beside a database."""
@@ -50,6 +52,11 @@ MIGRATION_SECONDS = 60.0
 MIGRATION_LOCK = 0x46524553
 """Number of PostgreSQL's advisory lock for migrations."""
 WRITES = "freshet_writes"
+JSON: dict[str, Any] = {
+    "json_serializer": lambda value: msgspec.json.encode(value).decode(),
+    "json_deserializer": msgspec.json.decode,
+}
+"""How columns of JSON are written and read: a list of records is mostly that."""
 SQLITE_AWAY = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -124,12 +131,13 @@ def new_engine(url: URL, wait_seconds: float = BUSY_SECONDS) -> AsyncEngine:
         server = {"application_name": "freshet", "lock_timeout": str(round(wait_seconds * 1000))}
         command_seconds = max(COMMAND_SECONDS, wait_seconds)
         arguments = {"command_timeout": command_seconds, "server_settings": server}
-        engine = create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments)
+        engine = create_async_engine(url, pool_pre_ping=True, pool_timeout=wait_seconds, connect_args=arguments, **JSON)
         engine.sync_engine.dialect.do_terminate = _terminate  # type: ignore[assignment, method-assign]
         event.listen(engine.sync_engine, "handle_error", _drop_confused)
         _limit_connecting(engine)
         return engine
-    engine = create_async_engine(url, pool_timeout=wait_seconds, connect_args={"timeout": wait_seconds})
+    joined = {"timeout": wait_seconds, "async_creator_fn": sqlite_driver.connect}
+    engine = create_async_engine(url, pool_timeout=wait_seconds, connect_args=joined, **JSON)
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
@@ -166,7 +174,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    begin = "BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITES) else "BEGIN"
+    begin = "BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITES) else sqlite_driver.BEGIN
     connection.exec_driver_sql(begin)
 
 
