@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from dispatch.commands.desired import Desired
 from dispatch.errors import CheckpointUnusable, RunEnded, SettingsChanged
 from dispatch.journal.desired import SteeringRecord, desired_after_all
@@ -50,8 +52,7 @@ class PastGeneration:
     @property
     def most_samples(self) -> int:
         """Most samples of one worker in one step."""
-        counts = (max(map(step.assignment.count, set(step.assignment)), default=0) for step in self.steps)
-        return max(counts, default=0)
+        return max((int(np.bincount(step.assignment_B()).max(initial=0)) for step in self.steps), default=0)
 
 
 @dataclass(frozen=True)
