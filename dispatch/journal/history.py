@@ -191,12 +191,17 @@ def check_unfinished(history: History, folder: Path) -> None:
         )
 
 
-def check_settings(history: History, run: str, folder: Path, now: Mapping[str, str]) -> None:
-    """Raises SettingsChanged if a run would be resumed with other values of settings that must not change."""
+def check_settings(
+    history: History, run: str, folder: Path, now: Mapping[str, str], earlier: Mapping[str, str]
+) -> None:
+    """Raises SettingsChanged if a run would be resumed with other values of settings that must not change.
+
+    earlier: the values of settings where they are missing, because a release did not have them.
+    """
     if history.begun is None:
         return
-    was = {"run": history.begun.run, **history.begun.settings}
-    is_now = {"run": run, **now}
+    was = {**earlier, "run": history.begun.run, **history.begun.settings}
+    is_now = {**earlier, "run": run, **now}
     changed = [name for name in sorted({*was, *is_now}) if was.get(name) != is_now.get(name)]
     if changed:
         changes = ", ".join(
