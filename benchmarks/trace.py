@@ -64,6 +64,7 @@ def read_spans(folder: Path) -> list[ProcessSpans]:
                 (each["ts"] + each["dur"]) / 1e6,
                 threads[each["tid"]],
                 each["args"]["step"],
+                each["tdur"] / 1e6,
             )
             for each in events
             if each["ph"] == "X"

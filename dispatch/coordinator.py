@@ -426,7 +426,7 @@ class Coordinator:
         reported = monotonic()
         underway = self.training.underway
         while len(underway) > keep:
-            if self.poll(WAIT_SECONDS if underway.oldest.missing else 0.0):
+            if self.poll(0.0 if underway.oldest.is_reported else WAIT_SECONDS):
                 reported = monotonic()
             if monotonic() - reported > self._patience_seconds:
                 blamed = self.crew.losses.blamed(underway.oldest.missing)

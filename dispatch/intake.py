@@ -21,7 +21,7 @@ from dispatch.errors import OtherEvents
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.history import History, advance
-from dispatch.journal.records import StepDecided
+from dispatch.journal.records import StepDecided, pack_assignment
 from dispatch.journal.run import RunJournal
 from dispatch.placement.decide import Decision
 from dispatch.placement.rows.expiry import StepTime
@@ -150,14 +150,26 @@ class Intake:
             skipped_events=batch.skipped_events,
             omitted_negatives=batch.omitted or UNSET,
         )
-        assignment = b"" if decision is None else decision.assignment_B.astype("u1").tobytes()
+        assignment, worker_bytes = (b"", 1) if decision is None else pack_assignment(decision.assignment_B)
         hot = None if decision is None or decision.hot is None else decision.hot.tobytes()
         sole = None if decision is None else decision.sole
         forget = 0 if decision is None else decision.forget_before
         admitted = None if decision is None else decision.admitted
         chunked = None if decision is None else decision.chunked
         change = None if decision is None else decision.change
-        decided = StepDecided(manifest, assignment, alpha, rows, sole, hot, forget, admitted, chunked, pruned)
+        decided = StepDecided(
+            manifest=manifest,
+            assignment=assignment,
+            alpha=alpha,
+            rows=rows,
+            sole=sole,
+            hot=hot,
+            forget_before=forget,
+            admitted=admitted,
+            chunked=chunked,
+            pruned=pruned,
+            worker_bytes=worker_bytes,
+        )
         self._journal.append_step(decided, change)
         if self._again:
             self._again.popleft()

@@ -6,5 +6,5 @@ EVICT = 2
 FLUSH = 3
 """The first flush after a step; further flushes at the same step count up from here."""
 LAST_FLUSH = 255
-MOST_WORKERS = 128
+MOST_WORKERS = 1024
 """Most workers of a generation."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from dispatch.commands.desired import Desired
 from dispatch.errors import CheckpointUnusable, RunEnded, SettingsChanged
 from dispatch.journal.desired import SteeringRecord, desired_after_all
@@ -50,8 +52,7 @@ class PastGeneration:
     @property
     def most_samples(self) -> int:
         """Most samples of one worker in one step."""
-        counts = (max(map(step.assignment.count, set(step.assignment)), default=0) for step in self.steps)
-        return max(counts, default=0)
+        return max((int(np.bincount(step.assignment_B()).max(initial=0)) for step in self.steps), default=0)
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,17 @@ def check_unfinished(history: History, folder: Path) -> None:
         )
 
 
-def check_settings(history: History, run: str, folder: Path, now: Mapping[str, str]) -> None:
-    """Raises SettingsChanged if a run would be resumed with other values of settings that must not change."""
+def check_settings(
+    history: History, run: str, folder: Path, now: Mapping[str, str], earlier: Mapping[str, str]
+) -> None:
+    """Raises SettingsChanged if a run would be resumed with other values of settings that must not change.
+
+    earlier: the values of settings where they are missing, because a release did not have them.
+    """
     if history.begun is None:
         return
-    was = {"run": history.begun.run, **history.begun.settings}
-    is_now = {"run": run, **now}
+    was = {**earlier, "run": history.begun.run, **history.begun.settings}
+    is_now = {**earlier, "run": run, **now}
     changed = [name for name in sorted({*was, *is_now}) if was.get(name) != is_now.get(name)]
     if changed:
         changes = ", ".join(

@@ -68,7 +68,7 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
 
     manifest: Manifest
     assignment: bytes
-    """The worker of each sample, a byte each."""
+    """The worker of each sample."""
     alpha: float
     """Share of exact solving in force."""
     rows: int
@@ -85,16 +85,24 @@ class StepDecided(JournalRecord, frozen=True, tag="step"):
     """How many of its new rows got chunks, the first ones; None: all."""
     pruned: PruneRound | None = None
     """How chunks were pruned just before it; None: they were not."""
+    worker_bytes: int = 1
+    """Bytes of each number in the assignment: 1, or 2 if a number is above 255."""
 
     @property
     def step(self) -> int:
         return self.manifest.step
 
     def assignment_B(self) -> I32:  # noqa: N802 (shape letters)
-        return np.frombuffer(self.assignment, np.uint8).astype(np.int32)
+        return np.frombuffer(self.assignment, f"<u{self.worker_bytes}").astype(np.int32)
 
     def hot_rows(self) -> I64 | None:
         return None if self.hot is None else np.frombuffer(self.hot, np.int64)
+
+
+def pack_assignment(assignment_B: I32) -> tuple[bytes, int]:
+    """The counterpart of ``StepDecided.assignment_B``: the numbers, and how many bytes each has."""
+    worker_bytes = 1 if assignment_B.max(initial=0) <= np.iinfo(np.uint8).max else 2
+    return assignment_B.astype(f"<u{worker_bytes}").tobytes(), worker_bytes
 
 
 class StepFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

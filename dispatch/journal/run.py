@@ -61,7 +61,7 @@ class RunJournal:
                 check_unfinished(found, self.folder)
             elif golden.last_step is not None:
                 found = found.up_to(golden.last_step)
-            check_settings(found, job.run, self.folder, job.agreement.frozen)
+            check_settings(found, job.run, self.folder, job.agreement.frozen, job.agreement.earlier)
         except BaseException:
             self._writer.close()
             raise

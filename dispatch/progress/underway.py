@@ -70,6 +70,11 @@ class OrderedRound:
         return self.phase == TRAIN
 
     @property
+    def is_reported(self) -> bool:
+        """Whether every worker that was ordered has reported; asked after each report, so it must not look at all."""
+        return len(self.reports) == len(self.order_bytes)
+
+    @property
     def missing(self) -> list[int]:
         """Numbers of the workers that were ordered and have not reported."""
         return [worker for worker in self.order_bytes if worker not in self.reports]
@@ -184,7 +189,7 @@ class RoundsUnderway:
 
     def completed(self) -> Iterator[OrderedRound]:
         """Removes and yields the oldest rounds, in order, as far as all who were ordered have reported them."""
-        while self._rounds and not self._rounds[0].missing:
+        while self._rounds and self._rounds[0].is_reported:
             yield self._rounds.popleft()
 
 

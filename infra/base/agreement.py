@@ -23,6 +23,10 @@ class Agreement:
     """Compared by each shard with the dispatcher and the workers: those of the above that shards use."""
     frozen: Mapping[str, str] = field(default_factory=dict)
     """Compared by the dispatcher with the run's journal: a run cannot be resumed with other values."""
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """Values of settings that stand for what releases did which did not have them: where one is not recorded, it had
+    this value.
+    """
 
 
 def differing(ours: Mapping[str, str], who: str, theirs: Mapping[str, str], other: str) -> str | None:

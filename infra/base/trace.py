@@ -34,6 +34,8 @@ class Span(NamedTuple):
     thread: str
     step: int = -1
     """The step that it belongs to; -1: not known."""
+    busy: float = 0.0
+    """Processor time of the thread in it, in seconds; 0 if that was not measured."""
 
 
 class _Kept:
@@ -58,10 +60,10 @@ def is_traced() -> bool:
     return _KEPT.spans is not None
 
 
-def note(name: str, began: float, ended: float, step: int = -1) -> None:
-    """Keeps a span of this thread, by ``time.monotonic``."""
+def note(name: str, began: float, ended: float, step: int = -1, busy: float = 0.0) -> None:
+    """Keeps a span of this thread, by ``time.monotonic``; busy: processor time of the thread in it, if known."""
     if _KEPT.spans is not None:
-        _KEPT.spans.append(Span(name, began, ended, threading.current_thread().name, step))
+        _KEPT.spans.append(Span(name, began, ended, threading.current_thread().name, step, busy))
 
 
 def span(name: str, step: int = -1) -> AbstractContextManager[None]:
@@ -72,10 +74,11 @@ def span(name: str, step: int = -1) -> AbstractContextManager[None]:
 @contextmanager
 def _timed(name: str, step: int) -> Iterator[None]:
     began = time.monotonic()
+    busy = time.thread_time()
     try:
         yield
     finally:
-        note(name, began, time.monotonic(), step)
+        note(name, began, time.monotonic(), step, time.thread_time() - busy)
 
 
 def traced(function: Callable[P, T]) -> Callable[P, T]:
@@ -110,6 +113,7 @@ def trace_events(process: str, number: int, spans: list[Span]) -> list[dict[str,
             "tid": threads[each.thread],
             "ts": each.began * 1e6,
             "dur": (each.ended - each.began) * 1e6,
+            "tdur": each.busy * 1e6,
             "args": {"step": each.step},
         }
         for each in spans

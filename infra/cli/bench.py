@@ -47,6 +47,10 @@ Utility = Literal["gradient", "frequency"]
 PAPER_POLICIES = "laia,esd:0,esd:0.5:literal,esd:1"
 LIVE_POLICIES = "laia,esd:1,joint:elastic"
 OWN_CHOICE = "joint:elastic"
+SCALE_POLICIES = "esd:1,joint,laia,joint:elastic"
+SCALE_WORKERS = "8,16,32,64,128,256,512,1024"
+SCALE_WIDTH = 140
+"""Columns of its table, wherever it is printed."""
 LIVE_CACHE_ROWS = 8192
 """Rows in the cache of a worker, if none are given."""
 REGRET_CACHE_ROWS = 65_536
@@ -130,6 +134,47 @@ def decide(
     found = list(run_decide(chosen, counts, batches, *clicks, among))
     Console().print(decide_table(found))
     write_json(found, output)
+
+
+@app.command()
+def scale(
+    policies: Annotated[str, typer.Option(help="Policies, one after the other.")] = SCALE_POLICIES,
+    workers: Annotated[str, typer.Option(help="Numbers of workers, each measured in turn.")] = SCALE_WORKERS,
+    batch: Annotated[int, typer.Option(help="Samples of a step for each worker.", min=1)] = 32,
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 40,
+    shards: Annotated[int, typer.Option(help="Number of simulated shards.", min=1, max=64)] = 4,
+    form: Annotated[KeyFormat, typer.Option("--format", help="Schema whose shape the clicks have.")] = "avazu",
+    cache_rows: Annotated[int, typer.Option(help="Rows in the cache of a worker.", min=1)] = LIVE_CACHE_ROWS,
+    step_ms: Annotated[float, typer.Option(help="Time of a worker for a step.", min=0)] = 5.0,
+    sample_us: Annotated[float, typer.Option(help="Time of a worker for each sample.", min=0)] = 10.0,
+    row_us: Annotated[float, typer.Option(help="Time of a shard for each row.", min=0)] = 1.0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the times here (PNG or SVG).", show_default=False)] = None,
+    output: Output = None,
+) -> None:
+    """Measure how far one dispatcher goes: its real process, with simulated workers and shards that speak its protocol.
+
+    Example: freshet bench scale --workers 8,32,128 --policies esd:1,laia --plot scale.svg --json scale.json
+    """
+    from benchmarks.crowd import ServiceTimes
+    from benchmarks.scale import ScaleLoad, plot_scale, run_scale, scale_table
+
+    try:
+        counts = [int(part) for part in workers.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--workers is {workers!r}; expected numbers as in 8,64,512; correct it") from error
+    if plot is not None:
+        from benchmarks.simulated.plots import check_can_plot
+
+        check_can_plot()
+    load = ScaleLoad(form, batch, steps, shards, cache_rows, ServiceTimes(step_ms / 1e3, sample_us / 1e6, row_us / 1e6))
+    results = []
+    for result in run_scale(policies.split(","), counts, load):
+        results.append(result)
+        Console(stderr=True).print(Text(f"{result.policy}, {result.workers} workers: {result.loop:,.0f} ms a step"))
+        write_json(results, output)
+    Console(width=SCALE_WIDTH).print(scale_table(results))
+    if plot is not None:
+        plot_scale(results, plot)
 
 
 @app.command()

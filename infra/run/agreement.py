@@ -7,7 +7,7 @@ another value refuses. A new setting belongs to one of the three tables; a test 
 
 from collections.abc import Mapping
 from functools import cache
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import xxhash
@@ -178,7 +178,8 @@ def agreement_of(settings: Settings) -> Agreement:
         workers |= {MODEL_CODE: code_digest(find_plugin("model", MODELS, settings.model.name))}
     frozen = {name: value for name, value in workers.items() if name not in FREE and not _is_as_ever(settings, name)}
     frozen |= {name: _text(settings, name) for name in STREAM}
-    return Agreement(workers=workers, shards=everyone, frozen=frozen)
+    earlier = {f"{section}.{name}": _as_text(value) for section in EARLIER for name, value in EARLIER[section].items()}
+    return Agreement(workers=workers, shards=everyone, frozen=frozen, earlier=earlier)
 
 
 def _is_as_ever(settings: Settings, name: str) -> bool:
@@ -207,5 +208,8 @@ def _text(settings: Settings, name: str) -> str:
     if name == "rows.wide_rate":  # as it is used: it may follow from the schema, which shards do not compare
         return msgspec.json.encode(settings.scaled_rows.wide_rate).decode()
     section, _, field = name.rpartition(".")
-    value = getattr(getattr(settings, section) if section else settings, field)
+    return _as_text(getattr(getattr(settings, section) if section else settings, field))
+
+
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

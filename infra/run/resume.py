@@ -27,7 +27,8 @@ def resumed(chosen: Settings, config: Path | None, overrides: Iterable[str]) -> 
     if history.begun is None:
         return None
     settings = load_settings(config, overrides, _as_defaults(read_stored(chosen.folder)))
-    check_settings(history, settings.run, settings.folder, agreement_of(settings).frozen)
+    agreement = agreement_of(settings)
+    check_settings(history, settings.run, settings.folder, agreement.frozen, agreement.earlier)
     return settings
 
 

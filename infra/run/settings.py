@@ -92,7 +92,7 @@ RENAMED = {"cuts": "checkpoints"}
 """Sections by their names in earlier releases, which are still accepted."""
 EARLIER: Mapping[str, Mapping[str, Any]] = {
     "stream": {"first_batch": 0, "crosses": False},
-    "rows": {"wide_accumulator": 0.0},
+    "rows": {"wide_accumulator": 0.0, "chunks": 0, "utility": "gradient", "half_life_steps": 4000},
     "model": {"scale_rate": 0.0, "label_smoothing": 0.0},
 }
 """What releases did that did not have these settings yet: the runs that they began go on like that."""

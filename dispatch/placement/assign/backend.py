@@ -17,7 +17,7 @@ from dispatch.placement.arrays import F64, I32
 from dispatch.placement.assign.choices import Backend, OptBackend
 from dispatch.placement.assign.cost import cost_matrix
 from dispatch.placement.assign.cuda.hungarian import hungarian_cuda
-from dispatch.placement.assign.cuda.transport import CudaSolver, load_cupy
+from dispatch.placement.assign.cuda.transport import MOST_WORKERS, CudaSolver, load_cupy
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import SolveAgain, solve_again, solve_transport
 from dispatch.placement.errors import NoGpu
@@ -78,6 +78,8 @@ def choose_backend(wanted: OptBackend, samples: int, workers: int) -> Backend:
     """The backend that a setting means on this machine, for batches of this size; determined once per process."""
     if wanted != "auto":
         return use_opt(wanted).name
+    if workers > MOST_WORKERS:
+        return "cpu"
     try:
         gpu = use_opt("cuda")
     except NoGpu:

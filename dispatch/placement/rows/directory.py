@@ -265,7 +265,8 @@ class Directory:
         entering, leaving = self._replicas.entering, self._replicas.leaving
         first = np.concatenate((self._trained, entering, leaving))
         pulls = int(np.diff(uses.local_starts).max()) + entering.size
-        pushes = first.size + batch.rows_U.size + pulls + self._behind.most(pulls)
+        held = min(batch.rows_U.size, self._caches.is_outdated_nC.shape[1])  # a worker pushes only what it holds
+        pushes = first.size + held + pulls + self._behind.most(pulls)
         moves = emptied(self._moves, pushes, pulls, first.size + batch.rows_U.size + uses.local.size)
         self._moves = moves
         if first.size:

@@ -63,9 +63,17 @@ def test_a_journal_that_leaves_out_or_repeats_something_is_refused(records: list
 
 def test_settings_that_changed_are_named_with_both_values() -> None:
     history = history_of(RECORDS, FOLDER)
-    check_settings(history, "r", FOLDER, {"rows.dim": "8"})
+    check_settings(history, "r", FOLDER, {"rows.dim": "8"}, {})
     with pytest.raises(SettingsChanged, match=r"rows\.dim was 8 and is 16, run was r and is s; .*set them back"):
-        check_settings(history, "s", FOLDER, {"rows.dim": "16"})
+        check_settings(history, "s", FOLDER, {"rows.dim": "16"}, {})
+
+
+@pytest.mark.parametrize("now", [{"rows.dim": "8"}, {"rows.dim": "8", "rows.chunks": "0"}])
+def test_a_setting_that_is_not_recorded_had_the_value_of_earlier_releases(now: dict[str, str]) -> None:
+    history = history_of(RECORDS, FOLDER)
+    check_settings(history, "r", FOLDER, now, {"rows.chunks": "0"})
+    with pytest.raises(SettingsChanged, match=r"rows\.chunks was 0 and is 4"):
+        check_settings(history, "r", FOLDER, now | {"rows.chunks": "4"}, {"rows.chunks": "0"})
 
 
 def test_a_run_that_is_over_is_refused() -> None:

@@ -60,6 +60,7 @@ COMMANDS = [
         "bench decide",
         "bench trace",
         "bench ps",
+        "bench scale",
         "bench ingest",
         "bench quality",
         "bench crosses",

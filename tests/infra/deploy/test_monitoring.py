@@ -108,7 +108,7 @@ def test_alerts_name_commands_that_exist() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (the package prometheus)")
 def test_prometheus_accepts_its_files() -> None:
-    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml"), ("config", "kubernetes.yml")):
         checked = subprocess.run(
             ["promtool", "check", kind, *(["--syntax-only"] if kind == "config" else []), DEPLOY / "prometheus" / name],
             capture_output=True,

@@ -78,6 +78,12 @@ def test_a_setting_that_earlier_releases_did_not_have_does_not_keep_their_runs_f
     assert agreement_of(Settings()).frozen["model.scale_rate"] == "0.06"
 
 
+def test_settings_of_0_1_0_that_pruning_added_stand_for_no_pruning() -> None:
+    agreement = agreement_of(Settings())
+    assert agreement.earlier["rows.chunks"] == "0"
+    assert not {"rows.chunks", "rows.utility", "rows.half_life_steps"} & agreement.frozen.keys()
+
+
 def test_a_section_that_may_differ_as_a_whole_is_a_section() -> None:
     whole = {name.removesuffix(".*") for name in OTHERS if name.endswith(".*")}
     assert whole == {"kafka", "api", "serving", "ray", "telemetry"}

@@ -13,6 +13,7 @@ from dispatch.placement.assign import backend
 from dispatch.placement.assign.backend import CPU, Opt, assign_on_cpu, choose_backend, faster, trial_situation, use_opt
 from dispatch.placement.assign.choices import OptBackend
 from dispatch.placement.assign.cost import cost_matrix
+from dispatch.placement.assign.cuda.transport import MOST_WORKERS
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import solve_again
 from dispatch.placement.errors import NoGpu
@@ -46,6 +47,11 @@ def test_auto_is_the_cpu_on_a_machine_without_gpu_and_says_nothing(monkeypatch: 
         assert choose_backend("auto", 64, 4) == choose_backend("cpu", 64, 4) == "cpu"
     assert use_opt("cpu") is CPU
     assert logs == []
+
+
+def test_auto_asks_no_gpu_for_more_workers_than_its_solver_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "use_opt", lambda _: pytest.fail("asked for a GPU"))
+    assert choose_backend("auto", 4096, MOST_WORKERS + 1) == "cpu"
 
 
 @pytest.mark.parametrize("named", ["cuda", "hungarian"])
