@@ -101,9 +101,10 @@ class Learner:
             logits.append(self._learn(joined.slice(start, start + size)))
             start += size
         self._waiting = joined.slice(start, len(joined))
-        if start < len(joined):
-            logits.append(self._worker.score(self._waiting))
-        return _probabilities(np.concatenate(logits)[before:]) if logits else np.empty(0, np.float32)
+        if (unanswered := max(start, before)) < len(joined):
+            logits.append(self._worker.score(joined.slice(unanswered, len(joined))))
+        answered = before if start else 0  # in the batches; those that wait on were answered when they came
+        return _probabilities(np.concatenate(logits)[answered:]) if logits else np.empty(0, np.float32)
 
     def flush(self) -> None:
         """Learns the events that wait for their batch to be full, as a smaller batch."""
