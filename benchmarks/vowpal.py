@@ -31,7 +31,7 @@ def open_vowpal(dataset: str, options: str | None = None) -> Other:
 
 def learn_with(options: str) -> Learn:
     """Vowpal Wabbit with these options, which has not learnt yet."""
-    workspace = _open(options)
+    workspace = open_workspace(options)
     return lambda samples: np.fromiter(
         (_learn(workspace, line) for line in lines_of(samples)), np.float32, len(samples)
     )
@@ -52,7 +52,7 @@ def lines_of(samples: Samples) -> Iterator[str]:
         yield f"{1 if label else -1} |c {names} |i {numbers}"
 
 
-def _open(options: str) -> Any:
+def open_workspace(options: str) -> Any:
     try:
         from vowpalwabbit import Workspace
     except ImportError as error:

@@ -6,6 +6,9 @@
     learner = freshet.Learner("schema.toml")
     learner.learn_one({"user": "u17", "item": 42}, label=1)
 
+    with freshet.start("schema.toml", run="shop") as run:
+        run.send([{"user": "u17", "item": 42, "label": 1}])
+
 Names here are stable; everything else of the code base may change. Those of the client are re-exported from
 ``freshet_client``, which is a distribution of its own (``freshet-client``) for programs on machines without Freshet.
 Names are loaded when they are first used: the client needs no torch.
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
     from dispatch.placement.assign.situation import Situation as Situation
     from freshet.learner import Learner as Learner
+    from freshet.runs import Run as Run
+    from freshet.runs import attach as attach
+    from freshet.runs import start as start
+    from infra.base.errors import ConfigError as ConfigError
+    from infra.base.errors import FreshetError as FreshetError
+    from infra.base.errors import ProcessFailed as ProcessFailed
     from ingest.errors import OffsetOutOfRange as OffsetOutOfRange
     from ingest.errors import SourceUnavailable as SourceUnavailable
     from ingest.streams.plugged import SourceInputs as SourceInputs
@@ -35,6 +44,12 @@ OWN = {
     "Situation": module("dispatch.placement.assign.situation"),
     "SourceInputs": module("ingest.streams.plugged"),
     "SourceUnavailable": module("ingest.errors"),
+    "ConfigError": module("infra.base.errors"),
+    "FreshetError": module("infra.base.errors"),
+    "ProcessFailed": module("infra.base.errors"),
+    "Run": "freshet.runs",
+    "attach": "freshet.runs",
+    "start": "freshet.runs",
 }
 """Names that are not the client's, and the modules that have them."""
 

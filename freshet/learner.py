@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.progress.prequential import Prequential, Quality
+from freshet.overrides import as_overrides, schema_setting
 from freshet.saving import BegunModel, read_saved, write_snapshot
 from freshet.sole import SoleWorker, model_settings_of
 from infra.base.errors import ConfigError
@@ -20,7 +21,6 @@ from infra.run.settings import Settings, load_settings
 from ingest.batches.job import LoaderJob
 from ingest.convert import Converter, Event, Value
 from ingest.samples import Samples, join_samples, no_samples
-from ingest.schema import BUILT_IN
 from ps.checkpoints.restore import restore
 
 Fields = Mapping[str, Value]
@@ -41,9 +41,8 @@ class Learner:
         """schema: name of a built-in schema, or path of a TOML file. settings: others of docs/settings.md by name, such
         as ``{"model.name": "deepfm"}``.
         """
-        given = [f"{name}={_as_text(value)}" for name, value in (settings or {}).items()]
-        known = schema if schema in BUILT_IN else Path(schema).absolute()
-        chosen = [f"stream.schema_name={known}", f"stream.batch={batch}", f"seed={seed}", *given]
+        given = as_overrides(settings or {})
+        chosen = [schema_setting(schema), f"stream.batch={batch}", f"seed={seed}", *given]
         self._begin(BegunModel(load_settings(None, chosen, run=RUN, folder=Path(RUN))))
 
     @classmethod
@@ -102,9 +101,10 @@ class Learner:
             logits.append(self._learn(joined.slice(start, start + size)))
             start += size
         self._waiting = joined.slice(start, len(joined))
-        if start < len(joined):
-            logits.append(self._worker.score(self._waiting))
-        return _probabilities(np.concatenate(logits)[before:]) if logits else np.empty(0, np.float32)
+        if (unanswered := max(start, before)) < len(joined):
+            logits.append(self._worker.score(joined.slice(unanswered, len(joined))))
+        answered = before if start else 0  # in the batches; those that wait on were answered when they came
+        return _probabilities(np.concatenate(logits)[answered:]) if logits else np.empty(0, np.float32)
 
     def flush(self) -> None:
         """Learns the events that wait for their batch to be full, as a smaller batch."""
@@ -159,12 +159,6 @@ class Learner:
 
 def _probabilities(logits_B: NDArray[np.float32]) -> NDArray[np.float32]:
     return (1 / (1 + np.exp(-logits_B))).astype(np.float32)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _check_plain(settings: Settings) -> None:

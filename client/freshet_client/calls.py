@@ -20,6 +20,8 @@ PREDICT_ROWS = 1024
 """Rows of one request for predictions."""
 SEND_ROWS = 2000
 """Events of one request."""
+MOST_POINTS = 1000
+"""Most points of a run's steps."""
 RUN = "{run}"
 """Stands for the name of the run in a path."""
 SERVED = "{served}"
@@ -143,6 +145,19 @@ def status(*, run: str = "") -> Call[dict[str, Any]]:
     return _read(f"/v1/runs/{RUN}", run)
 
 
+def steps(*, points: int = 500, run: str = "") -> Call[list[dict[str, Any]]]:
+    """The steps of a run so far, oldest first, in about as many points: samples, loss, seconds, moved bytes, alpha."""
+    if not 1 <= points <= MOST_POINTS:
+        raise InvalidInput(f"{points} points of a run's steps are asked for; expected 1 to {MOST_POINTS}")
+    request = Request("GET", f"/v1/runs/{RUN}/steps", run=run, query=(("points", str(points)),))
+    return Call((request,), _items)
+
+
+def quality(*, run: str = "") -> Call[dict[str, Any]]:
+    """AUC, logloss and calibration of the predictions before learning: in windows, by slice, and as a curve."""
+    return _read(f"/v1/runs/{RUN}/quality", run)
+
+
 def alpha(*, run: str = "") -> Call[dict[str, Any]]:
     """The share of exact assignment, and who chose it."""
     return _read(f"/v1/runs/{RUN}/alpha", run)
@@ -167,6 +182,11 @@ def add_worker(link_gbit: float | None = None, *, reason: str = "", run: str = "
 def drain_worker(name: str, *, reason: str = "", run: str = "") -> Call[dict[str, Any]]:
     """Lets a worker leave after a checkpoint."""
     return _change("POST", f"/v1/runs/{RUN}/workers/{quote(name, safe='')}/drain", run, {"reason": reason})
+
+
+def checkpoint(*, reason: str = "", run: str = "") -> Call[dict[str, Any]]:
+    """Takes a checkpoint soon."""
+    return _change("POST", f"/v1/runs/{RUN}/commands", run, {"verb": "checkpoint", "reason": reason})
 
 
 def pause(*, reason: str = "", run: str = "") -> Call[dict[str, Any]]:

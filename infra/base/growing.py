@@ -10,7 +10,9 @@ and is copied, whenever it is full.
 
 import mmap
 import os
+import platform
 import resource
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ from numpy.typing import DTypeLike, NDArray
 
 OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 STRICT = "2"
+NO_RESERVE = 0x4000 if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") else 0
+"""MAP_NORESERVE, which Python's mmap does not name in every version."""
 
 
 @cache
@@ -53,8 +57,11 @@ class GrowingArray:
 
 
 def _addresses(nbytes: int) -> mmap.mmap:
-    """Memory that is provided when it is used. np.zeros would do, but may write to all of it."""
-    addresses = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Memory that is provided when it is used. np.zeros would do, but may write to all of it.
+
+    Unless the system is told that it need not keep room for them, a process with several such arrays cannot be forked.
+    """
+    addresses = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     with suppress(OSError, AttributeError):  # a system without large pages
         addresses.madvise(mmap.MADV_HUGEPAGE)
     return addresses

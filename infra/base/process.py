@@ -128,6 +128,17 @@ def stop_on_signals() -> Stop:
     return stop
 
 
+def stop_when_input_ends(stop: Stop) -> None:
+    """Requests a stop once standard input is closed: when the program that holds its other end has ended, however."""
+
+    def read() -> None:
+        while os.read(0, 4096):  # not sys.stdin: its lock would be held in a process that is forked meanwhile
+            pass
+        stop.request("the end of its input")
+
+    threading.Thread(target=read, name="input", daemon=True).start()
+
+
 def interrupt_on_signals() -> None:
     """Makes the first SIGTERM, SIGINT or SIGHUP end the command as Ctrl-C does; later ones do not disturb that.
 

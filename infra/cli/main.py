@@ -18,7 +18,7 @@ from typer.models import CommandInfo
 
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.files import refusal
-from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals, write_whole
+from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals, stop_when_input_ends, write_whole
 from infra.base.telemetry import code_version
 from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons, snapshots, stream, token, verify
 from infra.cli.ahead import plan
@@ -127,6 +127,9 @@ def up(
             metavar="ADDRESS|local", help="Run the processes on the nodes of this Ray cluster.", show_default=False
         ),
     ] = "",
+    with_input: Annotated[
+        bool, typer.Option("--stop-with-input", help="Stop when standard input ends, as when its writer dies.")
+    ] = False,
     *,
     where: PlacedRun,
     beside: Beside,
@@ -145,6 +148,8 @@ def up(
     Example: freshet up --set dispatch.workers=2 --set stream.schema_name=criteo
     """
     stop = stop_on_signals()
+    if with_input:
+        stop_when_input_ends(stop)
     from infra.run.checks import check_start
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings

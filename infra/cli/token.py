@@ -54,7 +54,7 @@ def create(
     """
     expires_at = None if expires is None else time.time() + parse_seconds(expires)
     scopes: Any = scope  # checked by the store
-    token, secret = _with_store(
+    token, secret = with_store(
         database or database_of(given), lambda store: store.tokens.create(name, scopes, expires_at)
     )
     if as_json:
@@ -74,7 +74,7 @@ def list_tokens(database: Url = "", as_json: AsJson = False, *, given: RunOption
 
     Example: freshet token list
     """
-    found = _with_store(database or database_of(given), lambda store: store.tokens.list())
+    found = with_store(database or database_of(given), lambda store: store.tokens.list())
     if as_json:
         _echo_json([_listed(token) for token in found])
         return
@@ -99,7 +99,7 @@ def revoke(
 
     Example: freshet token revoke 3f2a9c01b7d4
     """
-    found = _with_store(database or database_of(given), lambda store: store.tokens.revoke(token_id))
+    found = with_store(database or database_of(given), lambda store: store.tokens.revoke(token_id))
     if found is None:
         raise ConfigError(f"there is no token {token_id}; expected an id that 'freshet token list' shows; correct it")
     if as_json:
@@ -125,7 +125,7 @@ def dashboard(
 
     scopes: Any = scope or LINK_SCOPES  # checked by the store
     address = find_address(given.folder or RUNS)
-    secret = _with_store(database_of(given), lambda store: store.tokens.create_link(scopes))
+    secret = with_store(database_of(given), lambda store: store.tokens.create_link(scopes))
     typer.echo(dashboard_link(address, secret))
 
 
@@ -173,7 +173,7 @@ def served_database(folder: Path) -> str | None:
     return None
 
 
-def _with_store(url: str, use: "Callable[[AccessStore], Awaitable[UsedT]]") -> UsedT:
+def with_store(url: str, use: "Callable[[AccessStore], Awaitable[UsedT]]") -> UsedT:
     """Migrates the database if necessary, and makes one query."""
     from infra.web.store.access import AccessStore
 

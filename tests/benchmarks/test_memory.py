@@ -11,9 +11,10 @@ from ingest.codec.packed import PackedCodec
 from ingest.log.embedded import LogReader
 from ingest.schema import load_schema, without_crosses
 from ps.config import RowConfig
-from tests.end_to_end.processes import run
+from tests.end_to_end.processes import ROOT, run
 
 KEYS = 1_000_000
+SIZED_KEYS = 10_000_000
 KEPT_BYTES = 64 << 20
 """that the allocator keeps for itself when arrays have grown"""
 
@@ -23,6 +24,17 @@ def test_the_formula_holds_in_a_process_of_its_own() -> None:
     assert [found.part for found in measured] == list(PARTS)
     for found in measured:
         assert found.least <= found.bytes_per_key <= found.most + KEPT_BYTES / KEYS, found
+
+
+@pytest.mark.parametrize("dim", [8, 16, 32, 64, 128])
+def test_the_table_of_sizes_follows_from_the_formula(dim: int) -> None:
+    shard, server, dispatcher = (
+        expected_bytes(part, 64, RowConfig(dim=dim)) for part in ("shard", "server", "dispatcher")
+    )
+    gigabytes = [each * SIZED_KEYS / 1e9 for one in (server, dispatcher) for each in (one.least, one.most)]
+    spans = "{:.1f} to {:.1f} GB | {:.1f} to {:.1f} GB".format(*gigabytes)
+    rows = f"{shard.least * SIZED_KEYS / 1e9:.1f} GB"
+    assert f"| {dim} | {rows} | {spans} | {rows} |" in (ROOT / "docs" / "sizing.md").read_text()
 
 
 def test_only_a_dispatcher_s_key_costs_more_with_more_than_64_workers() -> None:

@@ -1,5 +1,8 @@
 """Arrays that grow in place, and those that have to be copied."""
 
+import subprocess
+import sys
+
 import numpy as np
 import psutil
 import pytest
@@ -25,6 +28,19 @@ def test_rows_stay_where_they_are_while_there_is_room() -> None:
     assert before[3] == 7
     growing.first(101)[3] = 8
     assert before[3] == 7, "the array has outgrown its room"
+
+
+def test_a_process_whose_arrays_reserve_more_than_there_is_memory_can_be_forked() -> None:
+    program = (
+        "import os, numpy as np\n"
+        "from infra.base.growing import GrowingArray\n"
+        "arrays = [GrowingArray(np.int64) for _ in range(3)]\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "7\n", done.stderr
 
 
 def test_addresses_that_are_not_used_take_no_memory() -> None:
