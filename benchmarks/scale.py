@@ -7,7 +7,6 @@ the clock also depend on the simulated times.
 """
 
 import subprocess
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +23,7 @@ from benchmarks.clicks import made_up_samples, write_topic
 from benchmarks.crowd import Crowd, CrowdJob, SentByDispatcher, ServiceTimes
 from benchmarks.trace import read_spans
 from infra.base.errors import FreshetError
+from infra.base.parts import COMMAND
 from infra.base.trace import FOLDER, Span
 from infra.kafka.broker import free_port
 from infra.run.agreement import agreement_of
@@ -193,16 +193,7 @@ def crowd_job(settings: Settings, load: ScaleLoad) -> CrowdJob:
 def dispatcher(settings: Settings, samples: int) -> Iterator["subprocess.Popen[bytes]"]:
     """The process of these settings, until it has trained so many samples."""
     store_settings(settings)
-    argv = [
-        sys.executable,
-        "-m",
-        "infra.cli.entry",
-        "dispatcher",
-        "--run",
-        str(settings.folder),
-        "--samples",
-        str(samples),
-    ]
+    argv = [*COMMAND, "dispatcher", "--run", str(settings.folder), "--samples", str(samples)]
     with (settings.folder / LOG).open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
         try:
             yield process
