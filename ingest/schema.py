@@ -69,7 +69,7 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.rows_of or self.name
 
 
-class Pool(NamedTuple):
+class ListPool(NamedTuple):
     """Several keys of a sample of which the model uses one vector."""
 
     first: int
@@ -168,11 +168,11 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return sum(table.values for table in self.tables)
 
     @cached_property
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[ListPool, ...]:
         """The keys of each pooled table."""
         starts = accumulate((table.values for table in self.tables), initial=0)
         return tuple(
-            Pool(
+            ListPool(
                 first=start,
                 values=table.values,
                 attends=table.pool == "attention",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ingest.keys import rare_keys
 from ingest.samples import Samples
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from ps.checkpoints.manifest import CheckpointManifest
 from ps.columns import KeptColumns
 from ps.config import DenseRule, RowConfig
@@ -57,7 +57,7 @@ class ModelSpec:
     """The table or cross of each key of a sample; empty: rare keys have no row in common."""
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[ListPool, ...] = ()
     """The keys of each pooled table."""
     labels: tuple[str, ...] = ()
     """Names of the labels, if there are several."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from infra.base.agreement import Agreement
 from infra.base.link import Link
 from infra.base.wire import Curve
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from ps.config import RowConfig
 from trainer.config import ModelConfig, TrainerConfig
 
@@ -35,7 +35,7 @@ class WorkerJob:
     """
     crosses: int = 0
     """Keys of crosses, the last ones of a sample."""
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[ListPool, ...] = ()
     """The keys of each pooled table."""
     labels: int = 1
     """Labels of a sample."""

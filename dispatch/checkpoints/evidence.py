@@ -141,7 +141,7 @@ def telling_samples(samples: ScoredSamples) -> int | None:
     return found + 1 if found < len(samples) else None
 
 
-class Run(NamedTuple):
+class EqualLabels(NamedTuple):
     """The newest samples whose labels are all equal."""
 
     samples: int
@@ -154,7 +154,7 @@ class Run(NamedTuple):
         return is_impossible(0, self.expected / LARGEST_CHANGE_IN_A_RUN)
 
 
-def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
+def newest_run(samples: ScoredSamples, usual_rate: float | None) -> EqualLabels:
     """The run at the end of at least one sample; expected by the reference, or by the usual click rate if that is more.
 
     If clicks are rare, snapshots are published before a run is certain, and the reference learns from it.
@@ -166,7 +166,7 @@ def newest_run(samples: ScoredSamples, usual_rate: float | None) -> Run:
     length = float(counts_B.sum())
     rates = float((counts_B * samples.reference_B[first:]).sum()) / length if length else 0.0, usual_rate
     others_expected = [length * (1 - rate if are_clicks else rate) for rate in rates if rate is not None]
-    return Run(len(samples) - first, are_clicks, max(others_expected))
+    return EqualLabels(len(samples) - first, are_clicks, max(others_expected))
 
 
 def measure_auc(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dispatch.checkpoints.evidence import (
     Auc,
     Comparison,
-    Run,
+    EqualLabels,
     ScoredSamples,
     auc_deviation,
     compare,
@@ -280,7 +280,7 @@ def _right_samples(state: GateState, new: int) -> int:
     return 0 if state.held is not None and state.held.are_labels_suspect else state.since_suspect + new
 
 
-def _equal_labels(run: Run) -> str | None:
+def _equal_labels(run: EqualLabels) -> str | None:
     if not run.is_impossible:
         return None
     found, other = ("clicks", "none") if run.are_clicks else ("no clicks", "clicks")

@@ -27,7 +27,7 @@ SOURCES = "freshet.sources"
 """Groups of entry points."""
 
 
-class Written(NamedTuple):
+class WrittenPlugin(NamedTuple):
     """A plug-in as it is written in a setting, and what follows it there, separated by colons."""
 
     name: str
@@ -60,12 +60,12 @@ def find_plugin(kind: str, group: str, name: str, built_in: Iterable[str] = ()) 
     )
 
 
-def find_written(group: str, name: str, parameters: Sequence[str]) -> Written | None:
+def find_written(group: str, name: str, parameters: Sequence[str]) -> WrittenPlugin | None:
     """The plug-in in words that were separated by colons; None if no package has it. Loads no code."""
     if name in installed(group):
-        return Written(name, parameters)
+        return WrittenPlugin(name, parameters)
     path = ":".join((name, *parameters[:1]))
-    return Written(path, parameters[1:]) if PATH.fullmatch(path) and _find_top(path) is not None else None
+    return WrittenPlugin(path, parameters[1:]) if PATH.fullmatch(path) and _find_top(path) is not None else None
 
 
 def load_plugin(kind: str, path: str) -> Any:

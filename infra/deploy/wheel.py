@@ -66,7 +66,7 @@ def copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-class Parts(BuildHookInterface):  # type: ignore[type-arg]
+class MovedParts(BuildHookInterface):  # type: ignore[type-arg]
     """Hatchling calls it when it builds the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

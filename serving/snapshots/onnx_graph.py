@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from infra.base.errors import ConfigError, MissingProgram
 from infra.base.plugins import describe_failure
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from serving.snapshots.model import HEAD, MORE_HEADS, RunModel, build
 from trainer.models.plugged import PluggedModel
 
@@ -147,7 +147,7 @@ def _pool(graph: OnnxGraph) -> None:
         graph.wide = graph.concat(*wide, graph.columns("wide", at, schema.fields, axis=1))
 
 
-def _attend(graph: OnnxGraph, pool: Pool, name: str, shares_Bv: str) -> str:
+def _attend(graph: OnnxGraph, pool: ListPool, name: str, shares_Bv: str) -> str:
     """What the values of a list count, as ``trainer.models.layers.Attention`` has it."""
     query = f"{name}.bias"
     if pool.query >= 0:

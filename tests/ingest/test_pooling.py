@@ -9,7 +9,7 @@ from ingest.codec.packed import PackedCodec
 from ingest.convert import Event
 from ingest.keys import absent_key, key_of
 from ingest.names import find_names
-from ingest.schema import Pool, parse_schema
+from ingest.schema import ListPool, parse_schema
 
 TEXT = """
 name = "pooled"
@@ -25,7 +25,7 @@ EVENTS = [
 
 
 def test_objects_lists_and_single_values_have_keys_and_shares() -> None:
-    assert (POOLED.singles, POOLED.vectors, POOLED.pools) == (7, 4, (Pool(1, 3), Pool(5, 2)))
+    assert (POOLED.singles, POOLED.vectors, POOLED.pools) == (7, 4, (ListPool(1, 3), ListPool(5, 2)))
     samples, faults = JsonCodec(POOLED).decode([encode_json(event) for event in EVENTS])
     assert not faults
     assert samples.shares_BP is not None
@@ -83,7 +83,7 @@ def test_values_of_a_list_have_the_keys_of_the_table_whose_rows_they_use() -> No
     schema = parse_schema(LISTS, "lists")
     samples, _ = JsonCodec(schema).decode([b'{"event_time":1,"label":0,"fields":{"item":7,"past":["7",8]}}'])
     assert samples.keys_BF[0, 1:].tolist() == [key_of("item", value) for value in (7, 7, 8, 7)]
-    assert schema.pools == (Pool(2, 3, attends=True, query=1),)
+    assert schema.pools == (ListPool(2, 3, attends=True, query=1),)
     assert schema.key_tables == ("user", *["item"] * 4)
     assert parse_schema(LISTS.replace('query = "item", ', ""), "other").fingerprint != schema.fingerprint
     assert parse_schema(LISTS.replace(', rows_of = "item"', ""), "other").fingerprint != schema.fingerprint

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from trainer.config import ModelConfig
 from trainer.models.layers import ATTENTION_UNIT, Attention, ClickModel
 from trainer.models.registry import build_model
 from trainer.models.size import dense_weights
 
 DIM = 4
-POOLS = (Pool(1, 3, attends=True, query=0), Pool(4, 2), Pool(6, 2, attends=True))
+POOLS = (ListPool(1, 3, attends=True, query=0), ListPool(4, 2), ListPool(6, 2, attends=True))
 SHARES = torch.tensor([[2.0, 0.5, 0.0, 0.25, 0.75, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 EMBEDDINGS = torch.randn(2, 8, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from trainer import passes
 from trainer.config import ModelConfig
 from trainer.dense import Dense
@@ -21,7 +21,7 @@ SEED = 11
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-POOLS = (Pool(3, 2),)
+POOLS = (ListPool(3, 2),)
 """The last two keys are pooled."""
 
 

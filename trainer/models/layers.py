@@ -16,10 +16,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from trainer.config import ModelConfig
 
-Pools = tuple[Pool, ...]
+Pools = tuple[ListPool, ...]
 ATTENTION_UNIT = 16.0
 """What a weight of attention counts: vectors of rows are short, so that with units of 1 the products of a query and the
 values would differ too little for long.

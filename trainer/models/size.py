@@ -6,7 +6,7 @@ Every function mirrors the constructor of its model, for F keys of D columns and
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from ingest.schema import Pool
+from ingest.schema import ListPool
 from trainer.config import ModelConfig
 
 
@@ -17,7 +17,7 @@ def dense_weights(
     dense: int,
     crosses: int = 0,
     labels: int = 1,
-    pools: Sequence[Pool] = (),
+    pools: Sequence[ListPool] = (),
 ) -> int:
     """Number of weights of the dense part, without the rows; a model that is not Freshet's own is built for that.
 
