@@ -61,14 +61,15 @@ STARTED = time.time()
 def pytest_configure() -> None:
     """Makes processes that crash leave a core file, if the system allows it; this includes children.
 
-    Commands of Freshet are forked with their modules loaded. SIGHUP gets its default action, because under nohup every
-    process of the tests would ignore it, and some tests close a terminal. Bytecode is written even where Python is told
+    Commands of Freshet are forked with their modules loaded. SIGHUP and SIGINT get their default actions: under nohup, or
+    in the background of a shell, every process of the tests would ignore them, and some tests send them. Bytecode is written even where Python is told
     to write none: otherwise every worker of every run would rewrite and compile all test files again. Batches
     of commands have their full size from the start, since many tests count steps; ``test_growth`` is about growth.
     """
     os.environ.setdefault("FRESHET_STREAM__FIRST_BATCH", "0")
     sys.dont_write_bytecode = False
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
     preloaded.install()
