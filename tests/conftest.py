@@ -61,10 +61,11 @@ STARTED = time.time()
 def pytest_configure() -> None:
     """Makes processes that crash leave a core file, if the system allows it; this includes children.
 
-    Commands of Freshet are forked with their modules loaded. SIGHUP and SIGINT get their default actions: under nohup, or
-    in the background of a shell, every process of the tests would ignore them, and some tests send them. Bytecode is written even where Python is told
-    to write none: otherwise every worker of every run would rewrite and compile all test files again. Batches
-    of commands have their full size from the start, since many tests count steps; ``test_growth`` is about growth.
+    Commands of Freshet are forked with their modules loaded. SIGHUP and SIGINT get their default actions: under nohup,
+    or in the background of a shell, every process of the tests would ignore them, and some tests send them. Bytecode is
+    written even where Python is told to write none: otherwise every worker of every run would rewrite and compile all
+    test files again. Batches of commands have their full size from the start, since many tests count steps;
+    ``test_growth`` is about growth.
     """
     os.environ.setdefault("FRESHET_STREAM__FIRST_BATCH", "0")
     sys.dont_write_bytecode = False
