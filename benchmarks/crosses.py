@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.clicks import read_samples
 from benchmarks.quality import run_quality
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from infra.base.process import Stop
 from infra.run.display import Display
 from ingest.cross_search import suggest_crosses

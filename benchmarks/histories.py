@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import torch
 
-from dispatch.progress.prequential import Prequential, Quality
+from dispatch.progress.prequential import Prequential
+from dispatch.progress.quality import Quality
 from infra.run.plain_loop import reference_of
 from infra.run.settings import load_settings
 from ingest.convert import Converter, Event

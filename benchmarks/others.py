@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from benchmarks.clicks import read_samples
 from benchmarks.quality import QualityResult
-from dispatch.progress.prequential import Prequential, Quality
+from dispatch.progress.prequential import Prequential
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import KeyCounts
 from infra.base.process import Stop
 from ingest.samples import Samples

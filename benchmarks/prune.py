@@ -27,7 +27,7 @@ from rich.console import Console
 from benchmarks.clicks import read_samples, write_topic
 from dispatch.job import prune_terms
 from dispatch.placement.rows.pruning import profile_of
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import Status, Summary
 from infra.base.errors import ConfigError, FreshetError
 from infra.base.process import Stop

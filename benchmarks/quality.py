@@ -5,7 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.clicks import read_samples, write_topic
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import KeyCounts
 from infra.base.errors import FreshetError
 from infra.base.process import Stop

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.progress.prequential import Prequential, Quality
+from dispatch.progress.prequential import Prequential
+from dispatch.progress.quality import Quality
 from freshet.overrides import as_overrides, schema_setting
 from freshet.saving import BegunModel, read_saved, write_snapshot
 from freshet.sole import SoleWorker, model_settings_of

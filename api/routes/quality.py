@@ -9,7 +9,7 @@ from api.models.quality import DriftAnswer, QualityAnswer
 from api.parts import Parts
 from api.routes.common import Followed
 from api.runs.followed import FollowedRun
-from dispatch.progress.drift import DriftStatus
+from dispatch.progress.quality import DriftStatus
 from dispatch.progress.status import Status
 from infra.web.errors import NotAvailable
 from infra.web.rules import needs

@@ -8,7 +8,7 @@ import msgspec
 from pydantic import SecretStr, ValidationError
 
 from api.runs.places import Place
-from dispatch.progress.over_time import OTHERS, QualityOverTime
+from dispatch.progress.quality import OTHERS, QualityOverTime
 from infra.base.errors import FreshetError
 from ingest.config import StreamConfig
 from ingest.kafka.config import KafkaConfig

@@ -39,7 +39,7 @@ from dispatch.checkpoints.evidence import (
     telling_samples,
 )
 from dispatch.job import GateRule
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from ps.checkpoints.manifest import CheckpointFigures, Verdict
 from ps.protocol import CHECKPOINT_ON_DISK
 

@@ -6,8 +6,8 @@ import msgspec
 
 from dispatch.checkpoints.retention import parts_of, pinned_numbers
 from dispatch.checkpoints.state import Decided, load_index, read_state
-from dispatch.progress.drift import DriftStatus
-from dispatch.progress.over_time import OverTime, QualityOverTime
+from dispatch.progress.over_time import OverTime
+from dispatch.progress.quality import DriftStatus, QualityOverTime
 from infra.base.storage import Storage
 from ps.checkpoints.files import verify
 from ps.checkpoints.manifest import CheckpointManifest, manifest_numbers, read_manifest

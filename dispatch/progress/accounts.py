@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.prequential import Prequential, PrequentialState, Quality, ScoreSums
+from dispatch.progress.prequential import Prequential, PrequentialState, ScoreSums
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import (
     NO_FIELDS,
     ChoiceStatus,

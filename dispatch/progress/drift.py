@@ -22,6 +22,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from dispatch.progress.quality import DriftAlarm, DriftStatus
 from ingest.samples import Samples
 from ingest.schema import Schema
 
@@ -36,32 +37,6 @@ KEPT_ALARMS = 32
 LABEL = "label"
 
 I64 = NDArray[np.int64]
-
-
-class DriftAlarm(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that was found."""
-
-    what: str
-    """label, or the table whose values changed."""
-    step: int
-    sample: int
-    """The sample of the run, counted from 1, at which it was found."""
-    before: float
-    """Click rate before the change; for a table, the distance that raises an alarm."""
-    after: float
-    """Click rate of the samples since the change began; for a table, the distance of the window from the one before."""
-
-
-class DriftStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the stream has changed."""
-
-    fields: dict[str, float] = {}
-    """Distance of the newest window from the one before, by table; empty before the second window."""
-    alarms: tuple[DriftAlarm, ...] = ()
-    """The latest ones, oldest first."""
-    label_alarms: int = 0
-    """All alarms of the click rate so far."""
-    field_alarms: int = 0
 
 
 class Excursion(msgspec.Struct, frozen=True):

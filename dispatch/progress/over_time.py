@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.progress.prequential import auc_of
+from dispatch.progress.quality import OTHERS, CurveBin, QualityOverTime, QualityWindow, SliceQuality
 from ingest.samples import Samples
 
 BINS = 512
@@ -29,70 +30,11 @@ CURVE_BINS = 32
 CURVE_SUMS = 4
 KEPT_VALUES = 256
 """Values of a field that are followed; further ones count as OTHERS."""
-OTHERS = "others"
 MOST_WINDOWS = 64
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Found = TypeVar("Found")
-
-
-class SliceQuality(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality over the samples of a window or of the run, or over those of them with one value of a field."""
-
-    field: str = ""
-    """Table of the schema; empty: all samples."""
-    key: str = ""
-    """The value's key in 16 hex digits, or others; empty: all samples."""
-    samples: int = 0
-    clicks: int = 0
-    weight: float = 0.0
-    """What the samples weigh; without weights their number."""
-    logloss: float | None = None
-    auc: float | None = None
-    """None if all samples are of one class."""
-    mean_prediction: float | None = None
-    click_rate: float | None = None
-
-    @property
-    def calibration(self) -> float | None:
-        """Mean prediction divided by the click rate; None: there is no click."""
-        return self.mean_prediction / self.click_rate if self.mean_prediction is not None and self.click_rate else None
-
-
-class CurveBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples with about the same prediction: a calibrated model predicts their click rate."""
-
-    samples: int
-    weight: float
-    """What the samples weigh; without weights their number."""
-    mean_prediction: float
-    click_rate: float
-
-
-class QualityWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive samples of a run."""
-
-    first_step: int
-    last_step: int
-    samples_before: int
-    """Samples of the run before this window."""
-    quality: SliceQuality = SliceQuality()
-    slices: tuple[SliceQuality, ...] = ()
-    """The most frequent values of each field, most frequent first."""
-    curve: tuple[CurveBin, ...] = ()
-    """Bins of equal width in the log-odds of the prediction, without empty ones, lowest prediction first."""
-
-
-class QualityOverTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a run's quality over time."""
-
-    window_samples: int = 0
-    """Samples of a window, at least."""
-    windows: tuple[QualityWindow, ...] = ()
-    """Closed windows, oldest first; slices and curve in the newest one only, unless asked for."""
-    run: QualityWindow | None = None
-    """All samples so far; None: there are none."""
 
 
 class OverTimeState(msgspec.Struct, frozen=True, kw_only=True):

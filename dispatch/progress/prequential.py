@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatch.errors import BadScores
+from dispatch.progress.quality import Quality, WeightFigures
 
 BINS = 1 << 16
 HALF = BINS // 2
@@ -23,37 +24,6 @@ LOGIT_LIMIT = 16.0
 """Scores beyond ± this share the outermost bins."""
 RECENT_SAMPLES = 16_384
 """Samples that recent() covers."""
-
-
-class WeightFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What samples with weights weigh."""
-
-    total: float
-    clicks: float
-    """Weight of the samples with a click."""
-    effective_samples: float
-    """Samples of equal weight that would tell as much: the squared sum of weights divided by the sum of squares."""
-
-
-class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """Test-then-train quality over some samples."""
-
-    samples: int = 0
-    clicks: int = 0
-    logloss: float | None = None
-    auc: float | None = None
-    accuracy: float | None = None
-    """Share of samples whose prediction is on the right side of a half."""
-    normalized_entropy: float | None = None
-    """Logloss divided by the entropy of the click rate: below 1 is better than always predicting the rate."""
-    calibration: float | None = None
-    """Mean prediction divided by the click rate: 1 is right; above 1, too many clicks are predicted."""
-    predicted_clicks: float = 0.0
-    """Sum of predictions, by weight."""
-    not_finite: int = 0
-    """Samples excluded because their logit was NaN or infinite; above 0 the model has diverged."""
-    weights: WeightFigures | None = None
-    """None: every sample weighs 1."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import msgspec
 import zmq
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.over_time import QualityWindow
+from dispatch.progress.quality import QualityWindow
 from dispatch.progress.status import ServedStatus, Status, WorkerStatus
 from infra.base.telemetry import Meter
 from infra.base.wire import Curve, bind

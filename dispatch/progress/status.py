@@ -8,9 +8,7 @@ from typing import Literal
 import msgspec
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.drift import DriftStatus
-from dispatch.progress.over_time import QualityOverTime
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import DriftStatus, Quality, QualityOverTime
 from dispatch.tally import NO_SECONDS, PhaseSeconds
 
 RunState = Literal["waiting", "replaying", "training", "paused", "draining", "done"]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import ServedStatus, Status, Summary, WorkerStatus
 from dispatch.tally import PHASES, Phase
 from infra.run.figures import count, duration, number, percent, ratio, size, sparkline

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from dispatch.progress.drift import DriftAlarm, DriftStatus
-from dispatch.progress.over_time import CurveBin, QualityOverTime, QualityWindow, SliceQuality
+from dispatch.progress.quality import CurveBin, DriftAlarm, DriftStatus, QualityOverTime, QualityWindow, SliceQuality
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, until
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from api.runs.places import Place
 from api.runs.slices import SliceNames
-from dispatch.progress.over_time import OTHERS, QualityOverTime, QualityWindow, SliceQuality
+from dispatch.progress.quality import OTHERS, QualityOverTime, QualityWindow, SliceQuality
 from infra.run.settings import load_settings
 from ingest.convert import Event
 from ingest.keys import key_of

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks.prune import PruneLoad, PruneResult, check_budgets, check_load, counted_bytes, read_rounds, variants
 from benchmarks.tables import prune_table
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from infra.base.errors import ConfigError, FreshetError
 from ps.config import RowConfig
 from tests.end_to_end.processes import run

@@ -23,7 +23,7 @@ from benchmarks.train import (
 )
 from benchmarks.visits import Visits
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
 from dispatch.tally import PhaseSeconds
 from infra.base.errors import ConfigError, FreshetError

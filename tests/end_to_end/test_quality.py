@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.config import QualityConfig
-from dispatch.progress.over_time import QualityOverTime, QualityWindow
+from dispatch.progress.quality import QualityOverTime, QualityWindow
 from infra.run.settings import load_settings, store_settings
 from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 
 FIRST_CLICKS = 0.5
 """Clicks and non-clicks that are assumed before the first event, so that no prediction is 0 or 1."""

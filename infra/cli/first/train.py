@@ -20,7 +20,7 @@ from infra.run.figures import count, number, ratio
 from infra.run.folder import RUNS, as_path
 
 if TYPE_CHECKING:
-    from dispatch.progress.prequential import Quality
+    from dispatch.progress.quality import Quality
     from dispatch.progress.status import Summary
     from infra.run.settings import Settings
     from ingest.filling import FilledTopic

@@ -21,8 +21,7 @@ from infra.run.settings import read_stored
 
 if TYPE_CHECKING:
     from dispatch.checkpoints.survey import MeasuredQuality
-    from dispatch.progress.drift import DriftStatus
-    from dispatch.progress.over_time import QualityOverTime, QualityWindow, SliceQuality
+    from dispatch.progress.quality import DriftStatus, QualityOverTime, QualityWindow, SliceQuality
 
 WIDTH = 120
 """Width of the tables if the output is not a terminal."""

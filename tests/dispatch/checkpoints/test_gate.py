@@ -22,7 +22,8 @@ from dispatch.checkpoints.gate import (
 )
 from dispatch.checkpoints.state import DispatcherState, load_state, save_state
 from dispatch.job import GateRule
-from dispatch.progress.prequential import Prequential, Quality, recent_quality
+from dispatch.progress.prequential import Prequential, recent_quality
+from dispatch.progress.quality import Quality
 from tests.dispatch.checkpoints.checkpoints import decided, trained
 
 RULE = GateRule()

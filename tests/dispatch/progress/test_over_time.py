@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dispatch.progress import over_time
-from dispatch.progress.over_time import OTHERS, OverTime, QualityOverTime
+from dispatch.progress.over_time import OverTime
 from dispatch.progress.prequential import Prequential, auc_reference
+from dispatch.progress.quality import OTHERS, QualityOverTime
 from ingest.samples import Samples
 
 BATCH = 250

@@ -4,10 +4,8 @@ import zmq
 from prometheus_client import CollectorRegistry
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.drift import DriftStatus
-from dispatch.progress.over_time import QualityOverTime, QualityWindow, SliceQuality
-from dispatch.progress.prequential import Quality
 from dispatch.progress.publisher import StatusPublisher
+from dispatch.progress.quality import DriftStatus, Quality, QualityOverTime, QualityWindow, SliceQuality
 from dispatch.progress.status import EventCounts, FieldsStatus, Status, WorkerStatus
 from infra.base.telemetry import Meter
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from rich.console import Console, RenderableType
 
 from dispatch.placement.traffic import WorkerTraffic
-from dispatch.progress.prequential import Quality
+from dispatch.progress.quality import Quality
 from dispatch.progress.status import (
     ChoiceStatus,
     ChunkCounts,
