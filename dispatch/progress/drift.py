@@ -11,11 +11,11 @@ Values of a field are counted in buckets of their keys, window by window. The dr
 window from the one before it: 0 if they are equal, 1 if they have no bucket in common; what chance explains is
 subtracted. Both are functions of the batches alone: the same for any number of workers, and part of a checkpoint.
 
-Legend: B samples, T tables, K buckets.
+Legend: B samples, F keys of a sample, E those that are not of crosses, T tables, K buckets.
 """
 
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import inf, log
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ import structlog
 from numpy.typing import NDArray
 
 from dispatch.progress.quality import DriftAlarm, DriftStatus
+from infra.base.kernels import kernel
 from ingest.samples import Samples
 from ingest.schema import Schema
 
@@ -87,7 +88,8 @@ class Drift:
         self._terms = terms
         self._tables = tuple(table.name for table in schema.tables)
         widths = [table.values for table in schema.tables]
-        self._offsets_E = (np.repeat(np.arange(len(widths)), widths) * BUCKETS).astype(np.int64)
+        self._tables_E = np.repeat(np.arange(len(widths)), widths)
+        """The table of each key of a sample, without crosses."""
         self.status = DriftStatus()
         self._seen = 0
         self._samples = 0
@@ -102,10 +104,7 @@ class Drift:
         """Adds a batch."""
         self._add_labels(step, samples.labels_B.astype(np.float64))
         self._seen += len(samples)
-        singles = len(self._offsets_E)
-        places_BE = (samples.keys_BF[:, :singles] >> SHIFT).view(np.int64) + self._offsets_E
-        counted = np.bincount(places_BE.reshape(-1), minlength=self._counts_TK.size)
-        self._counts_TK += counted.reshape(self._counts_TK.shape)
+        _count(samples.keys_BF, self._tables_E, self._counts_TK)
         self._window += len(samples)
         if self._window >= self._terms.window_samples:
             self._close(step)
@@ -144,27 +143,19 @@ class Drift:
 
     def _add_until_alarm(self, step: int, before: int, labels_B: NDArray[np.float64]) -> int:
         """Adds labels up to the first alarm; returns how many. before: labels of the batch before them."""
-        counts_B = self._samples + np.arange(1, len(labels_B) + 1)
-        means_B = (self._clicks + np.cumsum(labels_B)) / counts_B
         rate = (self._clicks + 1.0) / (self._samples + 2.0)
         tolerance = self._terms.label_change / 2 * min(rate, 1.0 - rate)
         threshold = CHANCE * rate * (1.0 - rate) / (2.0 * tolerance)
-        excess_B = labels_B - means_B
-        rises_B = heights(self._rise.sum, excess_B - tolerance)
-        falls_B = heights(self._fall.sum, -excess_B - tolerance)
-        for excursion, heights_B in ((self._rise, rises_B), (self._fall, falls_B)):
-            if heights_B.max() > threshold:
-                is_alarm_B = (heights_B > threshold) & (counts_B >= FEWEST_SAMPLES)
-                if is_alarm_B.any():
-                    added = int(is_alarm_B.argmax()) + 1
-                    changed = extended(excursion, heights_B[:added], labels_B[:added])
-                    self._alarm_of_labels(step, before + added, changed)
-                    return added
-        self._rise = extended(self._rise, rises_B, labels_B)
-        self._fall = extended(self._fall, falls_B, labels_B)
-        self._samples += len(labels_B)
-        self._clicks += float(labels_B.sum())
-        return len(labels_B)
+        excursions = msgspec.structs.astuple(self._rise), msgspec.structs.astuple(self._fall)
+        added, clicks, rise, fall = _watch(labels_B, self._samples, self._clicks, tolerance, threshold, *excursions)
+        self._rise, self._fall = Excursion(*rise), Excursion(*fall)
+        changed = max(self._rise, self._fall, key=lambda each: each.sum)
+        if self._samples + added >= FEWEST_SAMPLES and changed.sum > threshold:
+            self._alarm_of_labels(step, before + added, changed)
+        else:
+            self._samples += added
+            self._clicks = clicks
+        return added
 
     def _alarm_of_labels(self, step: int, added: int, changed: Excursion) -> None:
         """Records an alarm, and starts anew with the samples since the change."""
@@ -188,8 +179,7 @@ class Drift:
     def _close(self, step: int) -> None:
         """Compares the open window with the one before, and begins the next one."""
         if self._before_TK.any():
-            found = [distance(*pair) for pair in zip(self._counts_TK, self._before_TK, strict=True)]
-            drifts = dict(zip(self._tables, found, strict=True))
+            drifts = dict(zip(self._tables, distances(self._counts_TK, self._before_TK), strict=True))
             least = self._terms.field_change or inf
             known = self.status.fields
             changed = [name for name, drift in drifts.items() if drift > least and known.get(name, 0.0) <= least]
@@ -227,35 +217,60 @@ class Drift:
         )
 
 
-def heights(height: float, increments_B: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far a sum of increments is above its lowest value so far, after each of them; height: before the first."""
-    sums_B = height + np.cumsum(increments_B)
-    return sums_B - np.minimum(np.minimum.accumulate(sums_B), 0.0)
+@kernel
+def _count(keys_BF: NDArray[np.uint64], tables_E: I64, counts_TK: I64) -> None:
+    """Counts the keys of a batch in place."""
+    for sample in range(len(keys_BF)):
+        for place in range(len(tables_E)):
+            counts_TK[tables_E[place], keys_BF[sample, place] >> SHIFT] += 1
 
 
-def extended(excursion: Excursion, heights_B: NDArray[np.float64], labels_B: NDArray[np.float64]) -> Excursion:
-    """The excursion after these labels: it begins after the last of them with a height of 0, if there is one."""
-    lowest = np.flatnonzero(heights_B <= 0.0)
-    if not len(lowest):
-        clicks = excursion.clicks + float(labels_B.sum())
-        return Excursion(float(heights_B[-1]), excursion.samples + len(labels_B), clicks)
-    since_B = labels_B[lowest[-1] + 1 :]
-    return Excursion(float(heights_B[-1]), len(since_B), float(since_B.sum()))
+@kernel
+def _watch(
+    labels_B: NDArray[np.float64],
+    samples: int,
+    clicks: float,
+    tolerance: float,
+    threshold: float,
+    rise: tuple[float, int, float],
+    fall: tuple[float, int, float],
+) -> tuple[int, float, tuple[float, int, float], tuple[float, int, float]]:
+    """Adds labels up to the first alarm; returns how many, and with them: clicks, and excursions as in Excursion.
+
+    samples and clicks: before these labels.
+    """
+    for place in range(len(labels_B)):
+        label = labels_B[place]
+        clicks += label
+        count = samples + place + 1
+        excess = label - clicks / count
+        rise = _further(rise, excess - tolerance, label)
+        fall = _further(fall, -excess - tolerance, label)
+        if count >= FEWEST_SAMPLES and max(rise[0], fall[0]) > threshold:
+            return place + 1, clicks, rise, fall
+    return len(labels_B), clicks, rise, fall
 
 
-def distance(counts_K: I64, before_K: I64) -> float:
-    """Jensen-Shannon distance of two counted distributions, to base 2, without what chance explains."""
-    used_K = (counts_K + before_K) > 0
-    total, total_before = int(counts_K.sum()), int(before_K.sum())
-    p_K = counts_K[used_K] / total
-    q_K = before_K[used_K] / total_before
-    middle_K = (p_K + q_K) / 2
-    divergence = (_relative_entropy(p_K, middle_K) + _relative_entropy(q_K, middle_K)) / 2
-    chance = (int(used_K.sum()) - 1) / 8 * (1 / total + 1 / total_before)
-    return sqrt(max(divergence - chance, 0.0) / log(2))
+@kernel
+def _further(excursion: tuple[float, int, float], increment: float, label: float) -> tuple[float, int, float]:
+    """The excursion after one more label: it begins after the last label with a sum of 0."""
+    total = excursion[0] + increment
+    return (total, excursion[1] + 1, excursion[2] + label) if total > 0.0 else (0.0, 0, 0.0)
 
 
-def _relative_entropy(p_K: NDArray[np.float64], q_K: NDArray[np.float64]) -> float:
+def distances(counts_TK: I64, before_TK: I64) -> list[float]:
+    """Jensen-Shannon distance of each table's counted distributions, to base 2, without what chance explains."""
+    used_TK = (counts_TK + before_TK) > 0
+    totals_T, before_T = counts_TK.sum(axis=1), before_TK.sum(axis=1)
+    p_TK = counts_TK / totals_T[:, None]
+    q_TK = before_TK / before_T[:, None]
+    middle_TK = np.where(used_TK, (p_TK + q_TK) / 2, 1.0)
+    divergence_T = (_relative_entropy(p_TK, middle_TK) + _relative_entropy(q_TK, middle_TK)) / 2
+    chance_T = (used_TK.sum(axis=1) - 1) / 8 * (1 / totals_T + 1 / before_T)
+    return np.sqrt(np.maximum(divergence_T - chance_T, 0.0) / log(2)).tolist()  # type: ignore[no-any-return]
+
+
+def _relative_entropy(p_TK: NDArray[np.float64], q_TK: NDArray[np.float64]) -> NDArray[np.float64]:
     """In nats; q is above 0 wherever p is."""
-    is_used_K = p_K > 0
-    return float((p_K[is_used_K] * np.log(p_K[is_used_K] / q_K[is_used_K])).sum())
+    ratio_TK = np.where(p_TK > 0, p_TK, q_TK) / q_TK
+    return (p_TK * np.log(ratio_TK)).sum(axis=1)  # type: ignore[no-any-return]

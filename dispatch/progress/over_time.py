@@ -8,7 +8,8 @@ field, the first KEPT_VALUES values that occur are followed; all others together
 closed windows are kept: then neighbours are merged, and windows are twice as long from there on. The AUC of merged
 windows is the mean of theirs, weighted by their pairs of samples.
 
-Legend: B samples, S slices (0: all samples), K bins of the logit, C bins of the curve.
+Legend: B samples, f all samples and the sliced fields, S slices (0: all samples), K bins of the logit, C bins of the
+curve.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatch.progress.prequential import auc_of
+from dispatch.progress.prequential import auc_of, loss_and_prediction
 from dispatch.progress.quality import OTHERS, CurveBin, QualityOverTime, QualityWindow, SliceQuality
+from infra.base.kernels import kernel
 from ingest.samples import Samples
 
 BINS = 512
@@ -118,11 +120,14 @@ class OverTime:
         """Adds a batch; logits that are not finite are left out."""
         finite_B = np.isfinite(logits_B)
         z_B = logits_B[finite_B].astype(np.float64)
-        slices = [np.zeros(len(z_B), np.int64)]
-        slices += [self._slices_of(name, samples.keys_BF[finite_B, at.place]) for name, at in self._fields.items()]
-        self._open = _grown(self._open, len(self._slices))
-        weights_B = np.ones(len(z_B)) if samples.weights_B is None else samples.weights_B[finite_B].astype(np.float64)
-        _add_up(self._open, slices, z_B, samples.labels_B[finite_B].astype(np.float64), weights_B)
+        slices_fB = np.zeros((1 + len(self._fields), len(z_B)), np.int64)
+        for row, (name, field) in enumerate(self._fields.items(), start=1):
+            slices_fB[row] = self._slices_of(name, samples.keys_BF[finite_B, field.place])
+        sums = self._open = _grown(self._open, len(self._slices))
+        labels_B = samples.labels_B[finite_B].astype(np.float64)
+        weights_B = None if samples.weights_B is None else samples.weights_B[finite_B].astype(np.float64)
+        places = sums.loss_S, sums.predicted_S, sums.counts_S2, sums.weights_SK, sums.curve_C
+        _add_up(*places, slices_fB, z_B, labels_B, weights_B)
         self._starts = self._starts[0] or step, self._starts[1] or step
         self._step = step
         if self._open.counts_S2[0].sum() >= self._window_samples:
@@ -343,19 +348,36 @@ def _total(first: SliceSums, second: SliceSums) -> SliceSums:
     )
 
 
-def _add_up(sums: SliceSums, slices: Sequence[I64], z_B: F64, clicked_B: F64, weights_B: F64) -> None:
-    """Adds samples in place; each belongs to one slice of each field, and to the slice of all samples."""
-    tail_B = np.exp(-np.abs(z_B))
-    loss_B = weights_B * (np.maximum(z_B, 0.0) - clicked_B * z_B + np.log1p(tail_B))
-    predicted_B = weights_B * np.where(z_B >= 0, 1.0, tail_B) / (1.0 + tail_B)
-    is_click_B = (clicked_B > 0.5).astype(np.int64)
-    share_B = np.clip((z_B + LIMIT) / (2 * LIMIT), 0.0, 1.0 - 1e-12)
-    bins_B = is_click_B * BINS + (share_B * BINS).astype(np.int64)
-    for numbers_B in slices:
-        np.add.at(sums.loss_S, numbers_B, loss_B)
-        np.add.at(sums.predicted_S, numbers_B, predicted_B)
-        np.add.at(sums.counts_S2.reshape(-1), numbers_B * 2 + is_click_B, 1)
-        np.add.at(sums.weights_SK.reshape(-1), numbers_B * (2 * BINS) + bins_B, weights_B)
-    curve_B = (share_B * CURVE_BINS).astype(np.int64)
-    for place, values_B in enumerate((np.ones(len(z_B)), weights_B, weights_B * clicked_B, predicted_B)):
-        np.add.at(sums.curve_C, place * CURVE_BINS + curve_B, values_B)
+@kernel
+def _add_up(
+    loss_S: F64,
+    predicted_S: F64,
+    counts_S2: I64,
+    weights_SK: F64,
+    curve_C: F64,
+    slices_fB: I64,
+    z_B: F64,
+    labels_B: F64,
+    weights_B: F64 | None,
+) -> None:
+    """Adds samples to the sums in place; each belongs to one slice of each field, and to the slice of all samples."""
+    for sample in range(len(z_B)):
+        z = z_B[sample]
+        weight = 1.0 if weights_B is None else weights_B[sample]
+        loss, predicted = loss_and_prediction(z, labels_B[sample])
+        loss *= weight
+        predicted *= weight
+        of_class = int(labels_B[sample] > 0.5)
+        share = min(max((z + LIMIT) / (2 * LIMIT), 0.0), 1.0 - 1e-12)
+        bin_of_class = of_class * BINS + int(share * BINS)
+        for field in range(len(slices_fB)):
+            slice_ = slices_fB[field, sample]
+            loss_S[slice_] += loss
+            predicted_S[slice_] += predicted
+            counts_S2[slice_, of_class] += 1
+            weights_SK[slice_, bin_of_class] += weight
+        at = int(share * CURVE_BINS)
+        curve_C[at] += 1.0
+        curve_C[CURVE_BINS + at] += weight
+        curve_C[2 * CURVE_BINS + at] += weight * labels_B[sample]
+        curve_C[3 * CURVE_BINS + at] += predicted

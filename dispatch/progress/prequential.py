@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dispatch.errors import BadScores
 from dispatch.progress.quality import Quality, WeightFigures
+from infra.base.kernels import kernel
 
 BINS = 1 << 16
 HALF = BINS // 2
@@ -213,7 +214,7 @@ def _checked(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     logits = np.asarray(logits_B, np.float64)
     labels = np.asarray(labels_B, np.float64)
-    if logits.ndim != 1 or logits.shape != labels.shape or not np.isin(labels, (0.0, 1.0)).all():
+    if logits.ndim != 1 or logits.shape != labels.shape or not ((labels == 0.0) | (labels == 1.0)).all():
         raise BadScores(
             f"scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
             f"{np.unique(labels)[:4].tolist()}; expected two flat arrays of one length, labels 0 or 1; pass one logit "
@@ -233,32 +234,57 @@ def _add_up(
     weights: NDArray[np.float64] | None,
 ) -> ScoreSums:
     """The sums with these samples added; the counts are added in place, because they are large."""
-    finite = np.isfinite(logits)
-    z = logits[finite]
-    clicked = labels[finite]
-    tail = np.exp(-np.abs(z))
-    loss = np.maximum(z, 0.0) - clicked * z + np.log1p(tail)
-    predicted = np.where(z >= 0, 1.0, tail) / (1.0 + tail)
-    scaled = (np.clip(z, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (BINS / (2 * LOGIT_LIMIT))
-    at = (clicked > 0.5).astype(np.int64), np.minimum(scaled.astype(np.int64), BINS - 1)
-    np.add.at(sums.counts_2K, at, 1)
     weights_2K = sums.weights_2K
-    squares = 0.0
-    if weights is not None:
-        weights_2K = np.zeros((2, BINS)) if weights_2K is None else weights_2K
-        weighed = weights[finite]
-        np.add.at(weights_2K, at, weighed)
-        loss *= weighed
-        predicted *= weighed
-        squares = float(np.square(weighed).sum())
+    if weights is not None and weights_2K is None:
+        weights_2K = np.zeros((2, BINS))
+    loss, predicted, squares, not_finite = _count(logits, labels, weights, sums.counts_2K, weights_2K)
     return ScoreSums(
-        sums.loss + float(loss.sum()),
-        sums.predicted + float(predicted.sum()),
-        sums.not_finite + len(logits) - len(z),
+        sums.loss + loss,
+        sums.predicted + predicted,
+        sums.not_finite + not_finite,
         sums.counts_2K,
         weights_2K,
         sums.squares + squares,
     )
+
+
+@kernel
+def _count(
+    logits_B: NDArray[np.float64],
+    labels_B: NDArray[np.float64],
+    weights_B: NDArray[np.float64] | None,
+    counts_2K: NDArray[np.int64],
+    weights_2K: NDArray[np.float64] | None,
+) -> tuple[float, float, float, int]:
+    """Counts samples in place; returns sums of losses, predictions and squared weights, and how many are not finite."""
+    loss_sum = predicted_sum = squares = 0.0
+    not_finite = 0
+    for sample in range(len(logits_B)):
+        z = logits_B[sample]
+        if not np.isfinite(z):
+            not_finite += 1
+            continue
+        loss, predicted = loss_and_prediction(z, labels_B[sample])
+        of_class = int(labels_B[sample] > 0.5)
+        scaled = (min(max(z, -LOGIT_LIMIT), LOGIT_LIMIT) + LOGIT_LIMIT) * (BINS / (2 * LOGIT_LIMIT))
+        at = min(int(scaled), BINS - 1)
+        counts_2K[of_class, at] += 1
+        if weights_B is not None and weights_2K is not None:
+            weight = weights_B[sample]
+            weights_2K[of_class, at] += weight
+            loss *= weight
+            predicted *= weight
+            squares += weight * weight
+        loss_sum += loss
+        predicted_sum += predicted
+    return loss_sum, predicted_sum, squares, not_finite
+
+
+@kernel
+def loss_and_prediction(z: float, label: float) -> tuple[float, float]:
+    """Logloss of a logit, and the prediction that it stands for."""
+    tail = np.exp(-abs(z))
+    return max(z, 0.0) - label * z + np.log1p(tail), (1.0 if z >= 0 else tail) / (1.0 + tail)
 
 
 def _entropy(rate: float) -> float:

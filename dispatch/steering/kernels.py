@@ -1,4 +1,4 @@
-"""Compiles the kernels of a policy before it decides.
+"""Compiles the kernels of a policy, and those of every step, before it decides.
 
 With a cold cache this takes minutes on a busy machine. If it happened inside the loop, workers would hear nothing
 meanwhile and give up on a silent dispatcher.
@@ -10,6 +10,7 @@ from functools import partial
 
 from dispatch.placement.assign.choices import Backend
 from dispatch.placement.decide import warm_up
+from dispatch.progress.warm_up import warm_up_quality
 from infra.base.kernels import compile_ahead
 
 
@@ -42,6 +43,11 @@ class PolicyKernels:
 
     def _start(self, policy: str) -> Future[bool]:
         if policy not in self._compiled:
-            decide = partial(warm_up, policy, self._seed, self._backend, self._chunks)
-            self._compiled[policy] = self._thread.submit(compile_ahead, decide, ["dispatch"], self._is_stopped)
+            self._compiled[policy] = self._thread.submit(
+                compile_ahead, partial(self._warm_up, policy), ["dispatch"], self._is_stopped
+            )
         return self._compiled[policy]
+
+    def _warm_up(self, policy: str) -> None:
+        warm_up(policy, self._seed, self._backend, self._chunks)
+        warm_up_quality()

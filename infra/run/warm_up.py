@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from dispatch.placement.decide import warm_up as warm_up_policy
+from dispatch.progress.warm_up import warm_up_quality
 from infra.base.parts import module
 from ingest.batches.counting import count_present
 from ingest.codec.structure import count_items, scan_structure
@@ -37,6 +38,7 @@ def warm_up_others() -> None:
     schema = load_schema("synthetic")
     count_present(no_samples(schema.fields, schema.dense), schema)
     warm_up_index()
+    warm_up_quality()
     for float_dtype in ("float32", "float64"):
         for dense in (DenseRule("adam"), DenseRule("sgd")):
             warm_up_shard(RowConfig.model_validate({"float_dtype": float_dtype}), dense)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dispatch.progress.drift import LABEL, Drift, DriftTerms, distance
+from dispatch.progress.drift import LABEL, Drift, DriftTerms, distances
 from ingest.samples import Samples
 from ingest.schema import KeyTable, Schema
 
@@ -100,4 +100,4 @@ def test_the_size_of_batches_changes_nothing_but_the_tolerance_s_last_digits() -
     [([100, 0], [0, 100], 1.0), ([5000, 5000], [5000, 5000], 0.0), ([0, 10_000], [5000, 5000], 0.558)],
 )
 def test_the_distance_is_that_of_jensen_and_shannon(counts: list[int], before: list[int], expected: float) -> None:
-    assert distance(np.array(counts), np.array(before)) == pytest.approx(expected, abs=0.005)
+    assert distances(np.array([counts]), np.array([before])) == pytest.approx([expected], abs=0.005)

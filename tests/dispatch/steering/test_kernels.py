@@ -16,12 +16,27 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
+from dispatch.progress.drift import Drift, DriftTerms
+from dispatch.progress.over_time import OverTime
+from dispatch.progress.prequential import Prequential
+from dispatch.progress.warm_up import warm_up_quality
 from infra.base.distinct import number_keys
+from ingest.samples import Samples
+from ingest.schema import load_schema
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("dispatch.")]
     return {(value.__module__, value.__name__, signature) for module in modules for value in vars(module).values()
             for signature in getattr(value, "signatures", ())}
+
+warm_up_quality()
+known, schema, labels = compiled(), load_schema("avazu"), np.ones(9, np.float32)
+keys = np.zeros((9, schema.fields), np.uint64)
+samples = Samples(labels, np.empty((9, 0), np.float32), keys, np.zeros(9), np.frombuffer(labels.tobytes(), np.float32))
+Prequential().add(labels, labels, samples.weights_B)
+OverTime({"site_id": 0}, 1, 9).add(1, samples, labels)
+Drift(DriftTerms(0.5, 0.5, 9), schema).add(1, samples)
+print(sorted(compiled() - known))
 
 chunks = int(sys.argv[1])
 for policy in sys.argv[2:]:
@@ -87,7 +102,7 @@ def test_kernels_that_cannot_be_compiled_are_an_error(kernels: PolicyKernels, co
 
 
 @pytest.mark.parametrize("chunks", [0, 2])
-def test_no_decision_compiles_anything_whatever_alpha_is(chunks: int) -> None:
+def test_no_step_compiles_anything_whatever_alpha_is(chunks: int) -> None:
     """In a process of its own: others have compiled what they needed."""
     argv = [sys.executable, "-c", COMPILED, str(chunks), "esd:1", "joint:8"]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[]\n[]\n"
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "[]\n[]\n[]\n"
