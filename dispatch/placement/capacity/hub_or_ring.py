@@ -3,8 +3,10 @@
 Such a run begins over the hub, where it also finds out who should take part. Once the time of its steps is known, a
 ring of all workers is one more candidate:
 
-1. *expected*: the ring is tried if it could be clearly faster (MIN_IMPROVEMENT). That is known of the dense gradients
-   alone, by the links; which rows it would replicate is decided in it, at its checkpoints.
+1. *expected*: the ring is tried if it should be clearly faster (MIN_IMPROVEMENT). That is known of the dense gradients
+   alone, by the links; which rows it would replicate is decided in it, at its checkpoints. Links are not all: over the
+   hub, shards sum the gradients, and processors may limit. So a ring that should not be much slower is tried, too, if
+   the trial cannot cost more than MAY_COST steps; again only after so many steps that trials take EXPLORED of them.
 2. *tried*: a change takes a generation, which begins with a checkpoint. A trial ends after TRIAL_STEPS, or at once if
    it has cost what MAY_COST steps over the hub take.
 3. *confirmed or taken back*: the ring stays if its steps were faster. Otherwise the run returns to the hub, and tries
@@ -27,6 +29,8 @@ TRIAL_STEPS = 64
 """Steps of a trial: enough for who takes part to be chosen in the ring as well."""
 MAY_COST = 24
 """Steps over the hub whose time a trial may cost more than the hub would have taken."""
+EXPLORED = 0.02
+"""Most of the time that trials may take which nothing but the clock speaks for, after the first one."""
 
 
 class HubOrRingState(msgspec.Struct, frozen=True):
@@ -123,15 +127,27 @@ class HubOrRing:
         return None
 
     def consider(self, ring_seconds: float) -> WayChange | None:
-        """Tries the ring if its steps are expected to be clearly faster.
+        """Tries the ring if its steps are expected to be clearly faster, or if only the clock can tell.
 
         ring_seconds: expected of a step; only asked for when it is due.
         """
         hub_seconds = self._state.hub_seconds
-        if hub_seconds is None or ring_seconds >= (1 - MIN_IMPROVEMENT) * hub_seconds:
+        if hub_seconds is None:
+            return None
+        if ring_seconds < (1 - MIN_IMPROVEMENT) * hub_seconds:
+            reason = "expected to be faster"
+        elif self._may_find_out(ring_seconds - hub_seconds, hub_seconds):
+            reason = "only the clock can tell"
+        else:
             return None
         self._set(is_ring=True, is_confirmed=False)
-        return WayChange(True, "expected to be faster", ring_seconds, hub_seconds)
+        return WayChange(True, reason, ring_seconds, hub_seconds)
+
+    def _may_find_out(self, slower_seconds: float, hub_seconds: float) -> bool:
+        """Whether a trial costs little enough, if a step in the ring should take so much longer."""
+        tries = self._state.tries
+        is_time = not tries or self._steps >= MAY_COST / EXPLORED * 2 ** (tries - 1)
+        return is_time and TRIAL_STEPS * slower_seconds <= MAY_COST * hub_seconds
 
     def _judge(self, seconds: float) -> WayChange | None:
         """Decides whether a ring that is tried stays."""

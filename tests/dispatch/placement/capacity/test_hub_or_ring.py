@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatch.placement.capacity.hub_or_ring import MAY_COST, TRIAL_STEPS, HubOrRing, WayChange
+from dispatch.placement.capacity.hub_or_ring import EXPLORED, MAY_COST, TRIAL_STEPS, HubOrRing, WayChange
 from dispatch.placement.capacity.set_times import LEAST_WAIT, LEFT_OUT, RECENT
 
 
@@ -27,10 +27,25 @@ def test_a_ring_that_is_clearly_faster_is_tried() -> None:
     choice.start_generation(is_open=True, is_ring=False)
     measured(choice, 1.0, LEFT_OUT + RECENT)
     assert choice.due_after == 1.0
-    assert choice.consider(0.96) is None
+    assert choice.consider(1.4) is None
     assert not choice.has_changed
     assert choice.consider(0.94) == WayChange(True, "expected to be faster", 0.94, 1.0)
     assert choice.has_changed
+
+
+@pytest.mark.parametrize("expected", [0.96, 1.0, 1.3])
+def test_a_ring_that_should_be_about_as_fast_is_tried_and_after_a_loss_not_for_long(expected: float) -> None:
+    choice = HubOrRing()
+    choice.start_generation(is_open=True, is_ring=False)
+    measured(choice, 1.0, LEFT_OUT + RECENT)
+    assert choice.consider(expected) == WayChange(True, "only the clock can tell", expected, 1.0)
+    choice.start_generation(is_open=True, is_ring=True)
+    measured(choice, 1.2, TRIAL_STEPS)
+    choice.start_generation(is_open=True, is_ring=False)
+    measured(choice, 1.0, int(MAY_COST / EXPLORED) - 1)
+    assert choice.consider(expected) is None
+    measured(choice, 1.0, 1)
+    assert choice.consider(expected) is not None
 
 
 def test_nothing_is_considered_until_it_is_found_who_takes_part() -> None:
