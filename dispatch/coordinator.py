@@ -413,7 +413,7 @@ class Coordinator:
                 samples=samples,
             )
         )
-        self.training.ordered(decision)
+        self.training.ordered(step, decision)
         self.meter.observe("decide", decision.seconds)
         self.meter.count("deadline_misses", int(decision.is_late))
         self.meter.count("decisions_shortened", int(decision.is_shortened))

@@ -24,6 +24,7 @@ from dispatch.placement.capacity.choice import MeasuredChoice
 from dispatch.placement.capacity.elastic import ElasticTerms
 from dispatch.placement.capacity.hub_or_ring import HubOrRing
 from dispatch.placement.capacity.participation import Everyone, Participation
+from dispatch.placement.capacity.replica_trial import ReplicaTrial
 from dispatch.placement.capacity.server_link import ring_saves
 from dispatch.placement.capacity.set_times import SetTimes
 from dispatch.placement.capacity.step_model import rows_of_dense
@@ -101,6 +102,8 @@ class Training:
         """The same in a ring that the clock chose."""
         self.hub_or_ring = HubOrRing()
         """Chooses how gradients are summed, where the policy and the settings leave it open."""
+        self._replica_trial = ReplicaTrial()
+        """Finds whether replicated rows pay in a ring that the clock has chosen."""
         self._flushed = (0, 0)
         """The step that was flushed last, and how many flushes followed its first one."""
         if checkpoint is not None:
@@ -203,7 +206,9 @@ class Training:
         bounds = self._job.dispatch.share_bounds
         is_open = may_choose_ring(self._job, terms.needs, members)
         self.hub_or_ring.start_generation(is_open, is_ring=not terms.uses_hub)
-        times = self._ring_times if is_open and not terms.uses_hub else self._set_times
+        is_chosen_ring = is_open and not terms.uses_hub
+        self._replica_trial.start_generation(is_chosen_ring)
+        times = self._ring_times if is_chosen_ring else self._set_times
         elastic = ElasticTerms(bounds, dense, self._choice(bounds, times))
         self._decider = Decider(
             index=self.index,
@@ -218,6 +223,7 @@ class Training:
             sizes=self._job.row_sizes(self.pruner.state.columns),
             server_cost=self.feedback.server_cost,
         )
+        self._decider.may_replicate = self._replica_trial.allows
         return keeps
 
     def _choice(self, bounds: ShareBounds, times: SetTimes) -> Participation:
@@ -253,9 +259,11 @@ class Training:
     def _link_of(self, member: Member) -> float:
         return self._links.get(member.name, member.link_gbit)
 
-    def ordered(self, decision: Decision) -> None:
-        """Records decision time and, if the set of workers changed, who is parked from this step on."""
+    def ordered(self, step: int, decision: Decision) -> None:
+        """Records decision time and, if that changed, who is parked and whether rows are replicated from this step."""
         self.accounts.decisions.add(decision.seconds, decision.is_late, decision.is_shortened)
+        if decision.hot is not None:
+            self._replica_trial.choose(step, decision.hot.size)
         if (change := decision.change) is not None:
             names = [member.name for member in self._members]
             self.accounts.set_parked(change.parked(names))
@@ -263,6 +271,7 @@ class Training:
             self.accounts.choice = ChoiceStatus(reason=change.reason, expected_ms=expected, before_ms=before)
             self.feedback.forget_busy()
             self._probes.restart()
+            self._replica_trial.forget_steps()
             structlog.get_logger().info("other workers take part", **change.facts(names))
 
     def probes_due(self) -> list[str]:
@@ -305,6 +314,7 @@ class Training:
         samples = done.labels_B.size
         self.decider.measure_step(done.step, seconds)
         self._choose_hub_or_ring(done.step, seconds)
+        self._try_replicas(done.step, seconds)
         clicks = int(np.count_nonzero(done.labels_B))
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
 
@@ -315,6 +325,13 @@ class Training:
             change = self.hub_or_ring.consider(self._ring_seconds(hub_seconds))
         if change is not None:
             structlog.get_logger().info("hub or ring", step=step, **change.facts())
+
+    def _try_replicas(self, step: int, seconds: float) -> None:
+        """Compares steps with replicated rows and without; what follows waits for the next checkpoint."""
+        verdict = self._replica_trial.measure(step, seconds, self.decider.is_settled and self.hub_or_ring.is_confirmed)
+        self.decider.may_replicate = self._replica_trial.allows
+        if verdict is not None:
+            structlog.get_logger().info("replicated rows", step=step, **verdict.facts())
 
     def _ring_seconds(self, hub_seconds: float) -> float:
         """How long a step should take in a ring, if it takes so long over the hub."""

@@ -129,6 +129,8 @@ class Decider:
         """Share of exact solving in the next decisions; may be set between two."""
         self.compares = False
         """Whether the cost is regularly compared with Heu's; changes no decision."""
+        self.may_replicate = True
+        """Whether the next choice of rows to replicate by what they cost may name any; may be set between two."""
         self._row_cost_n = row_cost_n
         self._server_cost = server_cost
         self._value_share = value_share
@@ -371,6 +373,8 @@ class Decider:
         if was_flushed and self._two_fold is not None:
             everyone_n = np.full(self._directory.workers, True)
             hot = self._two_fold.choose(before, self._shared_costs(everyone_n), self._row_cost_n)
+            if not self.may_replicate:
+                hot = NO_ROWS
             self._directory.replicate(hot)
             return hot if hot.size or before.size else None
         return before if was_flushed and before.size else None

@@ -224,9 +224,9 @@ def test_a_worker_that_trains_alone_owns_the_dense_weights_until_others_are_trie
     decided: list[Decision] = []
     ordered = Training.ordered
 
-    def note(training: Training, decision: Decision) -> None:
+    def note(training: Training, step: int, decision: Decision) -> None:
         decided.append(decision)
-        ordered(training, decision)
+        ordered(training, step, decision)
 
     monkeypatch.setattr(Training, "ordered", note)
     model = SMALL_MODEL.model_copy(update={"dense_optimizer": dense_optimizer, "dense_rate": 0.01})

@@ -1,6 +1,6 @@
 """Rows that are replicated, and no longer so, at checkpoints: nothing changes in the model, and no bit over a crash."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from dispatch import training
 from dispatch.config import MemoryConfig
 from dispatch.journal.history import History, read_history
 from dispatch.placement.arrays import F64, I64
-from dispatch.placement.capacity import hub_or_ring
+from dispatch.placement.capacity import hub_or_ring, replica_trial
 from dispatch.placement.rows.two_fold import TwoFold
 from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
@@ -80,9 +80,10 @@ def test_rows_that_are_replicated_for_a_while_equal_one_process(
 @pytest.mark.usefixtures("restless")
 def test_a_run_that_crashes_while_rows_are_exchanged_recovers_to_the_same_bits(write_topic: WriteTopic) -> None:
     small: dict[str, Any] = {"rows": RowConfig(dim=4), "memory": MemoryConfig(expire_steps=3), "batch": 32}
-    plan = Plan(write_topic(STEPS * 32, poison=0.05), 3, "esd:1:hot", **IN_A_RING, **small)
-    strikes = Strike("backward", 5), Strike("pull", 10), Strike("journalled", 15), Strike("push_half_applied", 18)
-    expect_exchanges(check_run(plan, train_struck(plan, *strikes), STEPS * 32))
+    steps = 56  # so many between two crashes that several checkpoints are taken, also where they take long
+    plan = Plan(write_topic(steps * 32, poison=0.05), 3, "esd:1:hot", **IN_A_RING, **small)
+    strikes = Strike("backward", 11), Strike("pull", 22), Strike("journalled", 33), Strike("push_half_applied", 44)
+    expect_exchanges(check_run(plan, train_struck(plan, *strikes), steps * 32))
 
 
 @pytest.mark.usefixtures("restless")
@@ -116,6 +117,30 @@ def test_a_ring_that_is_tried_and_taken_back_equals_one_process(write_topic: Wri
     begun = [past.record for past in read_history(plan.folder / "journal").generations]
     assert [record.uses_hub for record in begun] == [True, False, True]
     assert {record.reason for record in begun[1:]} == {"hub or ring changed"}
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
+
+
+@pytest.fixture
+def slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a ring be confirmed after four steps, and replicas be taken back after four."""
+    monkeypatch.setattr(training, "ring_saves", lambda *_: 1e9)
+    faster, slower = count(1e8, -1), count(1e8, -1)
+    monkeypatch.setattr(hub_or_ring, "median", lambda _: next(faster))
+    monkeypatch.setattr(hub_or_ring, "TRIAL_STEPS", 4)
+    monkeypatch.setattr(replica_trial, "median", lambda _: next(slower))
+    monkeypatch.setattr(replica_trial, "TRIAL_STEPS", 4)
+
+
+@pytest.mark.usefixtures("slow_replicas", "restless")
+def test_replicas_that_are_tried_and_taken_back_equal_one_process(write_topic: WriteTopic) -> None:
+    exact: dict[str, Any] = {"rows": RowConfig(dim=4, float_dtype="float64"), "cache_rows": 900, "checkpoints": OFTEN}
+    plan = Plan(write_topic(72 * 32), 2, "esd:1:hot", batch=32, choose="clock", **exact)
+    result = train(plan)
+    history = read_history(plan.folder / "journal")
+    assert [past.record.uses_hub for past in history.generations] == [True, False]
+    sets = hot_sets(history)
+    tried = [bool(rows) for rows in sets]
+    assert any(before and not after for before, after in pairwise(tried))
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-9)
 
 

@@ -87,6 +87,11 @@ class HubOrRing:
         return self._state.is_ring
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether the run is in a ring that has won its trial."""
+        return self._was_ring and self._state.is_confirmed
+
+    @property
     def has_changed(self) -> bool:
         """Whether the run should change to the other way, which takes a generation."""
         return self._is_open and self._state.is_ring != self._was_ring

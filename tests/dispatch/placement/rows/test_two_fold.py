@@ -130,6 +130,19 @@ def test_a_replica_that_nobody_has_used_since_it_entered_leaves() -> None:
     assert 0 not in left.tolist()
 
 
+def test_replicas_leave_at_the_next_choice_once_none_are_allowed() -> None:
+    decider = decider_for(np.ones(4), server_cost=1.0)
+    hot_after(decider, FIRST, common=7)
+    decider.may_replicate = False
+    left = hot_after(decider, NEXT, common=7)
+    assert left is not None
+    assert not left.size
+    decider.may_replicate = True
+    again = hot_after(decider, LAST, common=7)
+    assert again is not None
+    assert again.tolist() == [0]
+
+
 @pytest.mark.parametrize("policy", ["esd:1:hot", "joint:hot"])
 def test_nothing_is_replicated_over_uneven_links(policy: str) -> None:
     decider = decider_for(np.array([1.0, 1.0, 10.0, 10.0]), server_cost=0.0, policy=policy)
