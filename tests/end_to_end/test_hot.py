@@ -121,6 +121,24 @@ def test_a_ring_that_is_tried_and_taken_back_equals_one_process(write_topic: Wri
 
 
 @pytest.fixture
+def long_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a ring look much faster than it is, and be tried for 64 steps, whatever they cost."""
+    monkeypatch.setattr(training, "ring_saves", lambda *_: 1e9)
+    monkeypatch.setattr(hub_or_ring, "MAY_COST", 1e9)
+
+
+@pytest.mark.usefixtures("long_trial")
+def test_a_run_that_crashes_while_a_ring_is_tried_recovers_to_the_same_bits(write_topic: WriteTopic) -> None:
+    exact: dict[str, Any] = {"rows": RowConfig(dim=4), "cache_rows": 900, "checkpoints": OFTEN, "silence_seconds": 20.0}
+    plan = Plan(write_topic(48 * 32), 2, "esd:1:hot", batch=32, choose="clock", **exact)
+    worker, dispatcher = Strike("backward", 26), Strike("journalled", 36)
+    history = check_run(plan, train_struck(plan, worker, dispatcher), 48 * 32)
+    begun = [past.record for past in history.generations]
+    assert [record.uses_hub for record in begun] == [True, False, False, False]
+    assert [record.reason for record in begun[1:]] == ["hub or ring changed", "resumed", "resumed"]
+
+
+@pytest.fixture
 def slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a ring be confirmed after four steps, and replicas be taken back after four."""
     monkeypatch.setattr(training, "ring_saves", lambda *_: 1e9)
