@@ -66,11 +66,12 @@ class Broker:
         scram: Mapping[str, str] | None = None,
         port: int = 0,
         heap_mib: int = 384,
+        host: str = HOST,
     ) -> None:
         """Listeners (name → protocol: SSL, SASL_SSL, …) are added to the plain one.
 
         Properties override the broker's own; scram (user → password) takes effect at the first start; port is the plain
-        listener's (0: a free one).
+        listener's (0: a free one); host is the address of this machine that it listens on.
         """
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
@@ -79,6 +80,7 @@ class Broker:
         self._scram = dict(scram or {})
         self._port = port
         self._heap_mib = heap_mib
+        self._host = host
         self._ports: dict[str, int] = {}
         self._popen: subprocess.Popen[bytes] | None = None
         self._archive: Path | None = None
@@ -90,7 +92,7 @@ class Broker:
         return self.address_of("PLAINTEXT")
 
     def address_of(self, listener: str) -> str:
-        return f"{HOST}:{self._ports[listener]}"
+        return f"{self._host}:{self._ports[listener]}"
 
     @property
     def pid(self) -> int | None:
@@ -118,14 +120,14 @@ class Broker:
         self.folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, TRIES + 1):
             ports = self._ports or self._choose_ports()
-            taken = [port for port in ports.values() if not is_free(port)]
+            taken = [port for port in ports.values() if not is_free(port, self._host)]
             if not taken and self._came_up(java, jars, ports):
                 self._ports = ports
                 return
             time.sleep(0.2 * attempt)
         named = ", ".join(map(str, taken or ports.values()))
         raise ProcessFailed(
-            f"the broker in {self.folder} cannot listen on {HOST}, port {named}, which "
+            f"the broker in {self.folder} cannot listen on {self._host}, port {named}, which "
             "another process has; expected a free port; stop that process, or choose another --port (0 for any)"
         )
 
@@ -165,7 +167,7 @@ class Broker:
                 if name == "PLAINTEXT" and self._port:
                     ports[name] = self._port
                     continue
-                probe.bind((HOST, 0))
+                probe.bind((self._host, 0))
                 ports[name] = probe.getsockname()[1]
             return ports
 
@@ -182,11 +184,11 @@ class Broker:
         raise self._failed("did not start", log_start)
 
     def _write_properties(self, ports: Mapping[str, int]) -> None:
-        listeners = {name: f"{name}://{HOST}:{port}" for name, port in ports.items()}
+        listeners = {name: f"{name}://{self._host}:{port}" for name, port in ports.items()}
         lines = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@{HOST}:{ports['CONTROLLER']}",
+            "controller.quorum.voters": f"1@{self._host}:{ports['CONTROLLER']}",
             "listeners": ",".join(listeners.values()),
             "advertised.listeners": ",".join(text for name, text in listeners.items() if name != "CONTROLLER"),
             "listener.security.protocol.map": ",".join(f"{name}:{p}" for name, p in self._protocols.items()),
@@ -290,12 +292,12 @@ def free_port() -> int:
     return port
 
 
-def is_free(port: int) -> bool:
+def is_free(port: int, host: str = HOST) -> bool:
     """Whether a server may listen on the port; what is left of its earlier connections does not matter."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True
