@@ -1,7 +1,7 @@
 """The control plane under load, and how much the load slows training down: one live run, queried from outside.
 
 1. past: a run of many steps is put into the database
-2. produce: events for the whole measurement are written beforehand, so that the run never waits for them
+2. produce: events are written before each measurement, as many as it needs, so that the run never waits for them
 3. up: ``freshet up`` trains them and serves the API; both share this machine's cores
 4. reads: status as fast as a few clients can ask; then status and history of the past run, one client; of the history
    first the same page, which the API has cached, and then another one each time, which it has to build
@@ -25,13 +25,14 @@ from urllib.parse import urlsplit
 import psutil
 
 from api.store.store import SqlStore
+from benchmarks.control.ahead import EventsAhead, events_ahead
 from benchmarks.control.load import NUMBER, AskedRoute, Clients, Latencies, clients, pin
 from benchmarks.control.past import fill
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
 from dispatch.journal.records import StepDone
 from infra.base.errors import FreshetError
-from infra.chaos.main import ChaosJob, SupervisedRun, end, launch, running
+from infra.chaos.main import ChaosJob, SupervisedRun, running
 from infra.chaos.progress import Progress
 from infra.web.store.place import database_url
 from infra.web.store.rows import Scope
@@ -39,6 +40,8 @@ from infra.web.store.rows import Scope
 RUN = "run"
 PAST = "past"
 SETTLED_STEPS = 30
+FIRST_EVENTS = 1_000_000
+"""Enough for a window of some seconds; how many longer ones need is known once the run trains."""
 CLIENTS = 8
 READS_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
@@ -63,8 +66,6 @@ class ApiLoad:
     windows: int
     """Number of windows of each kind."""
     past_steps: int
-    events: int
-    """Events written beforehand."""
     run_cores: tuple[int, ...] = ()
     """Cores that run and API may use; none: any."""
     client_cores: tuple[int, ...] = ()
@@ -136,14 +137,14 @@ def run_api_load(folder: Path, load: ApiLoad, settings: Sequence[str], tell: Cal
     job = ChaosJob(place, 0, 0.0, 0.0, 0.0, options, PATIENCE_SECONDS)
     tell(f"writing a past run of {load.past_steps:,} steps")
     projected, token = asyncio.run(_prepare(database_url(None, folder), load.past_steps))
-    tell(f"writing {load.events:,} events")
-    produce(job, load.events)
+    ahead = events_ahead(job, FIRST_EVENTS, tell)
+    ahead.top_up()
     with ExitStack() as resources:
         pin(load.run_cores)
         run = resources.enter_context(running(job))
         asking = resources.enter_context(clients(load.client_cores))
         address = await_address(run)
-        measurement = _Measurement(run, asking, address, listener(address), token, tell)
+        measurement = _Measurement(run, asking, address, listener(address), token, ahead, tell)
         return measurement.take(load, projected)
 
 
@@ -156,15 +157,6 @@ async def _prepare(database: str, steps: int) -> tuple[float, str]:
         return await fill(store, PAST, steps), secret
     finally:
         await store.close()
-
-
-def produce(job: ChaosJob, events: int) -> None:
-    process = launch(job, "produce", "--limit", str(events), "--packed", "64")
-    try:
-        if status := process.wait(PATIENCE_SECONDS):
-            raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
-    finally:
-        end(process, PATIENCE_SECONDS)
 
 
 def await_address(run: SupervisedRun) -> str:
@@ -188,24 +180,22 @@ class _Measurement:
     address: str
     api: psutil.Process
     token: str
+    ahead: EventsAhead
     tell: Callable[[str], None]
 
     def take(self, load: ApiLoad, projected: float) -> ApiResult:
         self.tell("reading")
-        status = self._ask(f"/v1/runs/{RUN}", READS_SECONDS, 0, CLIENTS)
-        past = self._ask(f"/v1/runs/{PAST}", READS_SECONDS, 0, 1)
-        kept = self._ask(f"/v1/runs/{PAST}/steps?points=500", READS_SECONDS, 0, 1)
-        made = self._ask(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}", READS_SECONDS, 0, 1)
-        readings = self._ask(f"/v1/runs/{PAST}/readings?points=250&first={NUMBER}", READS_SECONDS, 0, 1)
-        records = self._ask(
-            f"/v1/runs/{PAST}/journal?kind=set&kind=checkpoint&points=150&first={NUMBER}", READS_SECONDS, 0, 1
-        )
-        alone = []
-        loaded = []
+        status = self._read(f"/v1/runs/{RUN}", CLIENTS)
+        past = self._read(f"/v1/runs/{PAST}")
+        kept = self._read(f"/v1/runs/{PAST}/steps?points=500")
+        made = self._read(f"/v1/runs/{PAST}/steps?points=500&first={NUMBER}")
+        readings = self._read(f"/v1/runs/{PAST}/readings?points=250&first={NUMBER}")
+        records = self._read(f"/v1/runs/{PAST}/journal?kind=set&kind=checkpoint&points=150&first={NUMBER}")
+        pairs = []
         for number in range(load.windows):
             self.tell(f"windows {number + 1} of {load.windows}")
-            alone.append(self._window(load.window_seconds, 0.0))
-            loaded.append(self._window(load.window_seconds, load.rate))
+            pairs.append(self.ahead.measure(lambda: self._pair(load)))
+        alone, loaded = zip(*pairs, strict=True)
         rates = steps_per_second(
             step_times(self.run.job.folder), [(each.began, each.ended) for each in (*alone, *loaded)]
         )
@@ -231,6 +221,14 @@ class _Measurement:
             steps_per_second_loaded=statistics.median(with_load),
             ratio=statistics.median(b / a for a, b in zip(without, with_load, strict=True)),
         )
+
+    def _read(self, path: str, number: int = 1) -> Latencies:
+        """Requests of so many clients, each as fast as it is answered."""
+        return self.ahead.measure(lambda: self._ask(path, READS_SECONDS, 0, number))
+
+    def _pair(self, load: ApiLoad) -> tuple[_Window, _Window]:
+        """A window without requests, and one with them."""
+        return self._window(load.window_seconds, 0.0), self._window(load.window_seconds, load.rate)
 
     def _window(self, seconds: float, rate: float) -> _Window:
         """``rate`` is in requests per second; 0: none."""
@@ -281,8 +279,8 @@ def step_times(folder: Path) -> list[float]:
 
 
 def steps_per_second(times: Sequence[float], windows: Sequence[tuple[float, float]]) -> list[float]:
-    """Steps per second of each window (from, to); raises FreshetError if one has no step: the events have run out."""
+    """Steps per second of each window (from, to); raises FreshetError if one has no step."""
     rates = [sum(start <= at < stop for at in times) / (stop - start) for start, stop in windows]
     if not all(rates):
-        raise FreshetError("a window has no step; expected the run to train all the time; raise --events")
+        raise FreshetError("a window has no step; expected the run to train all the time")
     return rates

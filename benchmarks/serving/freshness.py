@@ -24,12 +24,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks.control.ahead import PATIENCE_SECONDS, events_ahead
 from benchmarks.control.api import step_times, steps_per_second
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import read_records
@@ -50,13 +50,7 @@ QUIET_SECONDS = 12.0
 """Time until a dispatcher knows that nobody serves any more."""
 RETURN_SECONDS = 4.0
 """Time until a continued serving process has caught up."""
-SPARE_PAIRS = 6
-"""Pairs of windows that may be measured again, each time with at least twice as many events."""
-LEFT_SHARE = 0.1
-"""Share of what a pair has trained that must be left at its end; otherwise it may have waited for events."""
 TICK_SECONDS = 0.02
-PATIENCE_SECONDS = 600.0
-"""Time limit; a busy machine takes minutes to start a run."""
 READ_BYTES = 16 << 20
 SAMPLE = {"fields": {"user": "u1", "item": 1, "category": "c1", "device": "phone", "position": 1, "hour": 1}}
 SETTINGS = (
@@ -253,70 +247,24 @@ Window = tuple[float, float]
 """From and to, in seconds since 1970."""
 
 
-@dataclass
-class EventsAhead:
-    """Events that wait until the run trains them."""
-
-    write: Callable[[int], None]
-    count_trained: Callable[[], int]
-    written: int = 0
-
-    @property
-    def untrained(self) -> int:
-        return self.written - self.count_trained()
-
-    def top_up(self, events: int) -> None:
-        """Makes at least that many wait."""
-        if (missing := events - self.untrained) > 0:
-            self.write(missing)
-            self.written += missing
-
-
 def _measure_cost(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None]) -> tuple[list[float], list[float]]:
-    seeds = count()
-    ahead = EventsAhead(lambda events: _write(job, events, next(seeds), tell), lambda: _count_trained(job.folder))
-    ahead.top_up(load.events)
+    ahead = events_ahead(job, load.events, tell)
+    ahead.top_up()
     with running(replace(job, serves=False)) as run:
         _await_steps(run)
         serving = launch(replace(job, settings=()), "serve", "--run", as_path(job.folder))
         try:
             _await_serving(run)
             time.sleep(RETURN_SECONDS)
-            pairs = measure_pairs(lambda: _pair(serving, load.window_seconds), ahead, load, tell)
+            pairs = []
+            for number in range(load.windows):
+                tell(f"windows {number + 1} of {load.windows}")
+                pairs.append(ahead.measure(lambda: _pair(serving, load.window_seconds)))
         finally:
             end(serving, PATIENCE_SECONDS)
     published, alone = zip(*pairs, strict=True)
     rates = steps_per_second(step_times(job.folder), [*published, *alone])
     return rates[: load.windows], rates[load.windows :]
-
-
-def measure_pairs(
-    measure: Callable[[], tuple[Window, Window]],
-    ahead: EventsAhead,
-    load: FreshnessLoad,
-    tell: Callable[[str], None],
-) -> list[tuple[Window, Window]]:
-    """Pairs of windows that had events to their end; FreshetError if they run out again and again."""
-    pairs: list[tuple[Window, Window]] = []
-    needed = load.events
-    for _ in range(load.windows + SPARE_PAIRS):
-        ahead.top_up(needed)
-        tell(f"windows {len(pairs) + 1} of {load.windows}")
-        before = ahead.count_trained()
-        pair = measure()
-        trained = ahead.count_trained() - before
-        if ahead.untrained > LEFT_SHARE * trained:
-            pairs.append(pair)
-            needed = max(2 * trained, needed)
-        else:
-            tell(f"the events ran out after {trained:,}; once more, with more of them")
-            needed = 2 * max(trained, needed)  # some of them were trained while others were written
-        if len(pairs) == load.windows:
-            return pairs
-    raise FreshetError(
-        f"the events ran out in more than {SPARE_PAIRS} windows, {ahead.written:,} in all; expected the run to train "
-        "all the time; raise --events"
-    )
 
 
 def _pair(serving: "subprocess.Popen[bytes]", seconds: float) -> tuple[Window, Window]:
@@ -328,23 +276,6 @@ def _pair(serving: "subprocess.Popen[bytes]", seconds: float) -> tuple[Window, W
     serving.send_signal(signal.SIGCONT)
     time.sleep(RETURN_SECONDS)
     return published, alone
-
-
-def _write(job: ChaosJob, events: int, seed: int, tell: Callable[[str], None]) -> None:
-    tell(f"writing {events:,} events")
-    producing = launch(job, "produce", "--limit", str(events), "--seed", str(seed), "--packed", "64")
-    try:
-        if status := producing.wait(PATIENCE_SECONDS):
-            raise FreshetError(f"freshet produce ended with status {status}; expected 0; see {job.folder}")
-    finally:
-        end(producing, PATIENCE_SECONDS)
-
-
-def _count_trained(folder: Path) -> int:
-    """Samples of all steps so far, according to the journal."""
-    if not (folder / JOURNAL).exists():
-        return 0
-    return sum(len(record.assignment) for record in read_records(folder / JOURNAL) if isinstance(record, StepDecided))
 
 
 def _window(seconds: float) -> Window:

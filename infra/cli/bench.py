@@ -284,7 +284,6 @@ def api(
     seconds: Annotated[float, typer.Option(help="Seconds per window.", min=1)] = 5,
     windows: Annotated[int, typer.Option(help="Number of windows with load, and as many without.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of a past run in the database.", min=1)] = 1_000_000,
-    events: Annotated[int, typer.Option(help="Events to train, written beforehand.", min=1000)] = 2_000_000,
     cores: Annotated[str, typer.Option(help="Cores of the run and of the clients, as in 0,1:2; any by default.")] = ":",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
     output: Output = None,
@@ -298,7 +297,7 @@ def api(
     """
     from benchmarks.control.api import ApiLoad, run_api_load
 
-    load = ApiLoad(rate, seconds, windows, steps, events, *_cores(cores))
+    load = ApiLoad(rate, seconds, windows, steps, *_cores(cores))
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         tell = Console(stderr=True).print
         report([run_api_load(Path(folder), load, overrides or (), lambda line: tell(Text(line)))], output)

@@ -79,5 +79,5 @@ def test_steps_are_counted_by_window() -> None:
 
 
 def test_a_window_without_a_step_is_no_measurement() -> None:
-    with pytest.raises(FreshetError, match="raise --events"):
+    with pytest.raises(FreshetError, match="a window has no step"):
         steps_per_second([0.5], [(0.0, 1.0), (1.0, 2.0)])
