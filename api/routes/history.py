@@ -137,4 +137,4 @@ def _step(after: str | None) -> int:
 def _point(row: StepPoint) -> dict[str, Any]:
     """The fields of a StepsPoint: the mean loss per sample takes the place of the sum."""
     loss = row.loss / row.samples if row.loss is not None and row.samples and math.isfinite(row.loss) else None
-    return vars(row) | {"loss": loss}
+    return row._asdict() | {"loss": loss}

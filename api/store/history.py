@@ -4,7 +4,6 @@ The number of rows that are read is bounded, however long a run is. They come fr
 sixteen of them for a point, or from a coarser level if retention has removed the finer rows.
 """
 
-from dataclasses import fields
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -41,7 +40,7 @@ async def read_steps(
     choice = choose(oldest, first, last, max(1, min(points, MOST_POINTS)))
     rows = {"run": run, "level": choice.level, "first": first // choice.level, "last": last // choice.level}
     found = await connection.execute(_points_query(choice.width), rows)
-    return tuple(StepPoint(*row) for row in found.all())
+    return tuple(map(StepPoint._make, found.all()))
 
 
 def choose(oldest: dict[int, int | None], first: int, last: int, points: int) -> LevelChoice:
@@ -67,7 +66,7 @@ def _ends_query() -> Executable:
 def _points_query(width: int) -> Executable:
     """The points of so many rows each between two buckets of a level of a run."""
     sums = aggregates(width)
-    query = select(*(sums[field.name].label(field.name) for field in fields(StepPoint)))
+    query = select(*(sums[name].label(name) for name in StepPoint._fields))
     rows = (StepRow.run == bindparam("run"), StepRow.level == bindparam("level"), StepRow.steps > 0)
     between = StepRow.bucket.between(bindparam("first"), bindparam("last"))
     return query.where(*rows, between).group_by(sums["bucket"]).order_by(sums["bucket"])

@@ -135,7 +135,7 @@ class RunTables:
 
     async def add_readings(self, run: str, readings: Sequence[StoredReading]) -> None:
         """Stores readings; of those in one bucket, the first stays."""
-        rows = [vars(each) | {"run": run, "bucket": int(each.at // each.level)} for each in readings]
+        rows = [each._asdict() | {"run": run, "bucket": int(each.at // each.level)} for each in readings]
         async with self._database.writing() as connection:
             await enter(connection, ReadingRow, rows, replaces=False)
 

@@ -1,7 +1,7 @@
 """Rows of runs and commands, as the store returns them. Times are seconds since 1970; None if not known."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dispatch.commands.protocol import Outcome
 
@@ -56,9 +56,8 @@ class StoredGeneration:
     cursor: int
 
 
-@dataclass(frozen=True)
-class StepPoint:
-    """One or more consecutive steps that have been trained."""
+class StepPoint(NamedTuple):
+    """One or more consecutive steps that have been trained. A tuple, because an answer has hundreds of them."""
 
     first_step: int
     last_step: int
@@ -125,9 +124,8 @@ class StoredFault:
     at: float | None
 
 
-@dataclass(frozen=True)
-class StoredReading:
-    """What a run's status showed at one moment."""
+class StoredReading(NamedTuple):
+    """What a run's status showed at one moment. A tuple, because an answer has hundreds of them."""
 
     level: int
     at: float

@@ -7,7 +7,6 @@ It is opaque: a client passes it back unchanged.
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,8 +25,8 @@ Key = Sequence[InstrumentedAttribute[Any]]
 
 
 def columns(kind: type[Any], table: type[SqlTable]) -> Select[Any]:
-    """Returns a query for the columns that a row of the answer has."""
-    return select(*(getattr(table, field.name) for field in fields(kind)))
+    """Returns a query for the columns that a row of the answer has: a dataclass or a named tuple."""
+    return select(*(getattr(table, name) for name in kind.__annotations__))
 
 
 def to_row(kind: type[RowT], found: Any) -> RowT:

@@ -2,8 +2,8 @@
 
 SQLite is called in a thread for each connection, because it may wait for a lock or the disk. aiosqlite goes there for
 the cursor, the statement, its rows and the end of the cursor, one after the other, and on a machine that trains each
-visit waits for a processor twice. Here it is one visit, and the BEGIN of a transaction that reads, which takes no lock,
-goes along with the first statement.
+visit waits for a processor twice. Here it is one visit. The BEGIN of a transaction that reads, which takes no lock,
+goes along with the first statement, and nobody waits for its end.
 """
 
 import sqlite3
@@ -27,6 +27,8 @@ class JoinedConnection(aiosqlite.Connection):
         self._thread.daemon = True  # as SQLAlchemy sets it for connections of its own making
         self.is_to_begin = False
         """Whether the next statement is the first of a transaction."""
+        self.is_reading = False
+        """Whether the transaction only reads."""
 
     def cursor(self) -> "JoinedCursor":  # type: ignore[override]
         return JoinedCursor(self)
@@ -36,8 +38,14 @@ class JoinedConnection(aiosqlite.Connection):
         await self._execute(work, self._conn, *arguments)  # type: ignore[no-untyped-call]
 
     async def rollback(self) -> None:
-        self.is_to_begin = False
-        await super().rollback()
+        """Ends a transaction without changes. Of one that reads nothing can be lost, so its end is not waited for."""
+        if self.is_to_begin:
+            self.is_to_begin = False
+        elif self.is_reading:
+            self._tx.put_nowait((None, self._conn.rollback))
+        else:
+            await super().rollback()
+        self.is_reading = False
 
 
 class JoinedCursor:
@@ -57,6 +65,7 @@ class JoinedCursor:
     async def execute(self, statement: str, parameters: Any = ()) -> None:
         if statement == BEGIN:
             self._connection.is_to_begin = True
+            self._connection.is_reading = True
         else:
             await self._connection.visit(self._run, sqlite3.Cursor.execute, statement, parameters)
 

@@ -105,7 +105,7 @@ def test_steps_come_in_as_many_points_as_asked_for(database: str) -> None:
             assert points / 16 <= len(found) <= points
             assert (found[0].first_step, found[-1].last_step) == (1, 1000)
             assert sum(point.samples for point in found) == 8000
-        assert {type(value) for point in found for value in vars(point).values()} <= {int, float, type(None)}
+        assert {type(value) for point in found for value in point} <= {int, float, type(None)}
         assert [point.first_step for point in await store.runs.steps("run", 500, 502)] == [500, 501, 502]
         assert await store.runs.steps("run", 2000) == ()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from infra.web.store.access import AccessStore
 from infra.web.store.engine import Database
@@ -27,13 +28,13 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def test_a_read_is_two_visits_its_statement_and_the_end(tmp_path: Path, visits: list[Any]) -> None:
+def test_a_read_waits_for_its_statement_alone(tmp_path: Path, visits: list[Any]) -> None:
     async def read() -> None:
         store = await AccessStore.open(f"sqlite:///{tmp_path / 'freshet.db'}")
         await store.check()
         visits.clear()
         assert await store.tokens.list() == ()
-        assert len(visits) == 2
+        assert len(visits) == 1
         await store.close()
 
     asyncio.run(read())
@@ -58,4 +59,24 @@ def test_a_transaction_that_reads_sees_one_moment(tmp_path: Path) -> None:
         return [before, within, after]
 
     assert asyncio.run(read()) == [1, 1, 2]
+    other.close()
+
+
+def test_a_transaction_that_is_rolled_back_has_changed_nothing_when_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "some.db"
+    with sqlite3.connect(file) as other:
+        other.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t (n NOT NULL);")
+
+    async def write() -> None:
+        database = Database(f"sqlite:///{file}")
+        with pytest.raises(IntegrityError):
+            async with database.writing() as connection:
+                await connection.execute(text("INSERT INTO t VALUES (1), (NULL)"))
+        other.execute("INSERT INTO t VALUES (2)")  # the lock is free
+        other.commit()
+        async with database.reading() as connection:
+            assert (await connection.scalars(text("SELECT n FROM t"))).all() == [2]
+        await database.close()
+
+    asyncio.run(write())
     other.close()
