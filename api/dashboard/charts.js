@@ -5,6 +5,9 @@ import { byId, clock, colour, day, element, isNumber, minute, mixed, setText } f
 const SYNC = "window";
 const ACROSS = "across";
 const HEIGHT = 170;
+const SIDE = 66; // pixels for the numbers at a side
+const STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 864_000]; // seconds between two labels
+const LABEL = 54; // pixels of a time with seconds
 const MOST_MARKS = 30; // of one kind on one chart
 export const MARKED = { fault: "danger", command: "s3", alpha: "s1", generation: "s0" };
 
@@ -66,7 +69,7 @@ export class Chart {
       side: place,
       stroke: ink,
       font,
-      size: 66,
+      size: SIDE,
       gap: 4,
       space: 34,
       grid: place === 3 ? grid : { show: false },
@@ -81,7 +84,7 @@ export class Chart {
       cursor: { sync: { key: across ? ACROSS : SYNC }, y: false, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: !across, auto: false, range: () => this.span }, y: { range }, ...(axis2 ? { y2: { range: range2 } } : {}) },
       axes: [
-        { stroke: ink, font, grid, ticks: { show: false }, space: 60, size: 30, gap: 9, values: (_, found) => found.map((at) => (across ? across(at) : this.hour(at, found[1] - found[0] < 60))) },
+        { stroke: ink, font, grid, ticks: { show: false }, space: 58, ...(across ? {} : { incrs: STEPS }), size: 30, gap: 9, values: (chart, found) => found.map((at) => (this.hasRoom(chart, at) ? (across ? across(at) : this.hour(at, found[1] - found[0] < 60)) : "")) },
         side("y", axis, 3),
         ...(axis2 ? [side("y2", axis2, 1)] : []),
       ],
@@ -110,6 +113,12 @@ export class Chart {
         ],
       },
     };
+  }
+
+  /** Whether a label there is whole: the edge of the chart would cut one that is too far on the right. */
+  hasRoom(chart, at) {
+    const room = this.options.axis2 ? SIDE : 10;
+    return room + ((this.span[1] - at) / (this.span[1] - this.span[0])) * (chart.width - SIDE - room) > LABEL / 2;
   }
 
   hour(at, hasSeconds) {

@@ -1,7 +1,7 @@
 // Several runs side by side: the same charts, each with a line a run, over the steps or the time since their start.
 
 import { Chart } from "./charts.js";
-import { byId, bytes, colour, count, decimal, element, isNumber, milliseconds, percent, seconds } from "./format.js";
+import { alphaText, byId, bytes, colour, count, decimal, element, isNumber, milliseconds, percent, seconds } from "./format.js";
 import { Past } from "./history.js";
 import { page, view } from "./state.js";
 
@@ -16,7 +16,7 @@ const CHARTS = [
   ["k-rate", "Throughput, samples a second", count, (point) => point.samples_per_second],
   ["k-time", "Step time", milliseconds, (point) => point.step_ms],
   ["k-decide", "Decision time", milliseconds, (point) => point.decide_ms],
-  ["k-alpha", "α", (value) => decimal(value, 2), (point) => point.alpha],
+  ["k-alpha", "α", alphaText, (point) => point.alpha],
   ["k-hits", "Cache hits", (value) => percent(value), (point) => point.hits],
   ["k-traffic", "Traffic over all links", (value) => bytes(value, "/s"), trafficOf],
   ["k-lag", "Lag, events waiting", count, (point) => point.lag],

@@ -2,7 +2,7 @@
 
 import { Chart, MARKED } from "./charts.js";
 import { showLetterCount, showPresence } from "./events.js";
-import { byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText } from "./format.js";
+import { alphaText, byId, bytes, colour, count, decimal, element, isNumber, localTime, milliseconds, percent, seconds, setText, tick } from "./format.js";
 import { column, TRAFFIC } from "./history.js";
 import { drawPhases, drawPicture, drawWorkers, merged } from "./members.js";
 import { chosen, drawLog, drawTimeline } from "./records.js";
@@ -23,7 +23,7 @@ function showMarks() {
     const swatch = element("span", { class: "swatch" });
     swatch.style.background = colour(hue);
     return element("span", {}, swatch, words[kind]);
-  }), element("span", {}, "Drag across a chart to look closer."));
+  }), element("span", { class: "hover" }, "Drag across a chart to look closer."));
 }
 
 /** Makes the charts; onSelect: what to do with a window that somebody has marked. */
@@ -41,21 +41,21 @@ export function buildCharts(onSelect) {
   const make = (id, title, options, series) => new Chart({ ...shared, id, title, width: widths[id], ...options }, series);
   const whole = (value) => `${Math.round(100 * value)} %`;
   charts = {
-    rate: make("c-rate", "Throughput", { axis: count, range: above0 }, [
+    rate: make("c-rate", "Throughput", { axis: tick, range: above0 }, [
       { name: "samples/s", colour: "s2", value: count, fill: 0.16 }]),
     quality: make("c-quality", "Quality of the latest samples", { axis: (value) => value.toFixed(3), axis2: (value) => value.toFixed(3), range: around, range2: around }, [
       { name: "AUC", colour: "s0", value: (value) => decimal(value, 4) },
       { name: "logloss (right)", colour: "s1", value: (value) => decimal(value, 4), scale: "y2" }]),
     alpha: make("c-alpha", "α and contention", { axis: (value) => value.toFixed(1), range: share, height: 132 }, [
-      { name: "α", colour: "s1", value: (value) => decimal(value, 2), stepped: true },
+      { name: "α", colour: "s1", value: alphaText, stepped: true },
       { name: "waiting for a processor", colour: "s5", value: whole },
       { name: "pressure", colour: "s3", value: whole }]),
     traffic: make("c-traffic", "Traffic by kind", { axis: (value) => bytes(value, "/s"), range: above0, stacked: true }, [...TRAFFIC].map((kind, at) => (
       { name: kind, colour: TRAFFIC_HUES[at], value: (value) => bytes(value, "/s"), fill: 0.45 }))),
     hits: make("c-hits", "Cache hits", { axis: whole, range: share }, [
       { name: "rows found in the caches", colour: "s2", value: (value) => percent(value), fill: 0.12 }]),
-    lag: make("c-lag", "Lag", { axis: count, range: above0 }, [
-      { name: "events waiting", colour: "s1", value: count, fill: 0.14 },
+    lag: make("c-lag", "Lag", { axis: tick, range: above0 }, [
+      { name: "events waiting", colour: "s0", value: count, fill: 0.14 },
       { name: "dead letters", colour: "danger", value: count }]),
     fresh: make("c-fresh", "Freshness of the served model", { axis: seconds, range: above0 }, [
       { name: "median", colour: "s0", value: seconds },
@@ -157,7 +157,7 @@ function drawMembers(status) {
   if (byId("why").textContent !== text) byId("why").replaceChildren(...because);
   const alpha = status.alpha_reason || page.records.newest("alpha")?.body.reason;
   const modes = { fixed: "as the policy says", manual: "set by a person", auto: "follows contention" };
-  setText(byId("alpha-why"), `${decimal(status.alpha, 2)}, ${modes[status.alpha_mode]}${alpha ? `: ${alpha}` : ""}.`);
+  setText(byId("alpha-why"), `${alphaText(status.alpha)}, ${modes[status.alpha_mode]}${alpha ? `: ${alpha}` : ""}.`);
 }
 
 export function showStatus() {
@@ -183,7 +183,7 @@ export function showStatus() {
     ["Throughput", count(rate), "/s", `${count(status.samples)} samples so far`],
     ["AUC", decimal(status.recent_quality.auc, 4), "", isNumber(status.best_auc) ? `best possible ${decimal(status.best_auc, 4)}` : `whole run ${decimal(status.quality.auc, 4)}`],
     ["Logloss", decimal(status.recent_quality.logloss, 4), "", `calibration ${decimal(status.recent_quality.calibration, 3)}`],
-    ["α", decimal(status.alpha, 2), "", { fixed: "as the policy says", manual: "set by a person", auto: "follows contention" }[status.alpha_mode]],
+    ["α", alphaText(status.alpha), "", { fixed: "as the policy says", manual: "set by a person", auto: "follows contention" }[status.alpha_mode]],
     ["Workers", String(training), `of ${status.workers.filter((worker) => !worker.has_left).length}`, "the others are parked"],
     ["Lag", count(status.events.lag), "", `${count(status.events.dead_letters)} dead letters`],
     ["Freshness", seconds(freshness.p50_seconds), "", status.served.step === null ? "nothing is served" : `step ${count(status.served.step)} is served`],

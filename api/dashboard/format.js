@@ -15,9 +15,15 @@ export function count(value) {
   return Math.abs(value) < 10_000 ? WHOLE.format(value) : BRIEF.format(value);
 }
 
+/** A number at the side of a chart: all of one axis in the same form. */
+export const tick = (value) => (Math.abs(value) < 1000 ? WHOLE.format(value) : BRIEF.format(value));
+
 export function decimal(value, digits) {
   return isNumber(value) ? value.toFixed(digits) : "–";
 }
+
+/** α, with a third digit if it has one: halves of halves are common. */
+export const alphaText = (value) => decimal(value, 3).replace(/0$/, "");
 
 export function percent(share, digits = 1) {
   return isNumber(share) ? `${(100 * share).toFixed(digits)} %` : "–";

@@ -148,10 +148,10 @@ export function drawWorkers(workers, canControl, onAct) {
     const why = worker.state === "training" ? "" : REASONS[worker.state] ?? "";
     return element("tr", { "data-worker": worker.name, "data-state": worker.state },
       element("th", { scope: "row" }, worker.name),
-      element("td", {}, element("span", { class: `pill ${look}`, title: why }, word), worker.process && worker.process !== "ready" ? ` process ${worker.process}` : ""),
+      element("td", {}, element("span", { class: `pill ${look}`, title: why }, word), worker.process && worker.process !== "ready" ? element("span", { class: "wide" }, ` process ${worker.process}`) : ""),
       element("td", { class: "number wide" }, worker.gbit ? `${worker.gbit} Gbit/s` : "no limit"),
       element("td", { class: "number wide" }, worker.measured ? `${worker.measured.toPrecision(2)} Gbit/s` : "–"),
-      element("td", { class: "number" }, percent(worker.share, 0)),
+      element("td", { class: "number" }, worker.state === "left" ? "–" : percent(worker.share, 0)),
       element("td", { class: "number wide" }, percent(worker.hits, 0)),
       canControl ? actsOf(worker, onAct) : null);
   });

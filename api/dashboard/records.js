@@ -1,6 +1,6 @@
 // Records of the journal: as a list with reasons, as marks on the charts, and as a time line.
 
-import { byId, clock, colour, decimal, element, milliseconds, svg } from "./format.js";
+import { alphaText, byId, clock, colour, element, milliseconds, svg } from "./format.js";
 
 export const KINDS = ["command", "alpha", "set", "generation", "checkpoint", "fault", "redecided", "stopped", "ended", "begun"];
 const NAMES = {
@@ -56,7 +56,7 @@ export function sentence({ kind, body }) {
     case "command":
       return `${body.text || `${body.verb} ${body.worker ?? ""}`}${body.actor ? `, by ${body.actor}` : ""}${body.reason ? `: ${body.reason}` : ""}`;
     case "alpha":
-      return `α is ${decimal(body.alpha, 2)}${body.backend ? ` on ${body.backend}` : ""}: ${body.reason}`;
+      return `α is ${alphaText(body.alpha)}${body.backend ? ` on ${body.backend}` : ""}: ${body.reason}`;
     case "set":
       return `${chosen(body)}: ${body.reason}${faster(body)}`;
     case "generation":

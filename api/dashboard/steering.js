@@ -1,7 +1,7 @@
 // The controls of a run: what each asks before it acts, and which command it gives.
 
 import { act } from "./acts.js";
-import { byId, decimal } from "./format.js";
+import { alphaText, byId } from "./format.js";
 import { page } from "./state.js";
 
 const run = () => page.past.run;
@@ -10,7 +10,7 @@ export function showAlpha(status) {
   byId("alpha").value = status.alpha ?? 1;
   byId("alpha-auto").checked = status.alpha_mode === "auto";
   byId("alpha").disabled = byId("alpha-auto").checked;
-  byId("alpha-value").textContent = decimal(Number(byId("alpha").value), 2);
+  byId("alpha-value").textContent = alphaText(status.alpha ?? 1);
 }
 
 async function setAlpha(event) {
@@ -18,7 +18,7 @@ async function setAlpha(event) {
   const isAuto = byId("alpha-auto").checked;
   const value = isAuto ? "auto" : Number(byId("alpha").value);
   await act(run(), {
-    title: isAuto ? "Have α follow contention" : `Set α to ${decimal(value, 2)}`,
+    title: isAuto ? "Have α follow contention" : `Set α to ${alphaText(value)}`,
     text: isAuto ? "The dispatcher lowers α while the machine is contended, and raises it again." : "In force from the next decision on, until somebody changes it.",
     yes: "Set it", method: "PUT", path: "/alpha", body: { value },
   });
@@ -49,7 +49,7 @@ export function listenToControls() {
     byId(id).addEventListener("input", () => {
       page.isTouched = true;
       byId("alpha").disabled = byId("alpha-auto").checked;
-      byId("alpha-value").textContent = decimal(Number(byId("alpha").value), 2);
+      byId("alpha-value").textContent = alphaText(Number(byId("alpha").value));
     });
   }
   byId("alpha-form").addEventListener("submit", setAlpha);
