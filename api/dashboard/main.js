@@ -12,7 +12,7 @@ import { canControl, page, view } from "./state.js";
 import { listenToControls } from "./steering.js";
 import { View, WINDOWS } from "./view.js";
 
-const WORKERS_MS = 1000;
+const WORKERS_MS = 2000;
 const SNAPSHOTS_MS = 4000;
 const RUNS_MS = 10_000;
 const RUNS = "/v1/runs?limit=1000";

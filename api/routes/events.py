@@ -78,6 +78,8 @@ class EventStream:
         self._place = place
         self._told: object = None
         """The status that was sent last."""
+        self._told_at = -LOOK_SECONDS
+        """When that was, in monotonic time."""
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yields the stream until the process is about to end or the client disconnects."""
@@ -112,10 +114,12 @@ class EventStream:
         return b"".join(map(_line, new))
 
     def _status(self) -> bytes | None:
+        """The newest status, encoded, if it is new and a second has passed since the one before."""
         status = self._run.live.status
-        if status is None or status is self._told:
+        if status is None or status is self._told or monotonic() - self._told_at < LOOK_SECONDS:
             return None
         self._told = status
+        self._told_at = monotonic()
         return self._run.live.encoded
 
     async def _wait(self, changed: asyncio.Event) -> None:

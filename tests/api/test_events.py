@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from api.routes.events import PAGE, EventStream
 from api.store.rows import StoredEvent
 
@@ -53,3 +55,16 @@ def test_no_more_than_a_page_is_kept_for_a_client_that_does_not_take_it() -> Non
         return await anext(stream_of(store).lines())
 
     assert asyncio.run(first()).count(b"event: checkpoint") == PAGE <= 100
+
+
+def test_statuses_are_a_second_apart_however_often_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("api.routes.events.monotonic", lambda: now)
+    stream = stream_of(SlowStore())
+    sent = []
+    for number in range(9):  # four a second
+        now = 100.0 + number / 4
+        live: Any = SimpleNamespace(status=object(), encoded=b"%d" % number)
+        stream._run.live = live
+        sent.append(stream._status())
+    assert [status for status in sent if status is not None] == [b"0", b"4", b"8"]
