@@ -1,4 +1,5 @@
-"""Times a reader's first hour: ``python -m tests.first_hour`` installs Freshet anew and runs the tutorial's commands.
+"""Times a reader's first hour: ``python -m tests.first_hour`` installs Freshet anew, runs the tutorial's commands, and
+executes the notebooks.
 
 The environment is a new one with the wheels of this folder and what they require, from the usual registry; nothing of
 it is cached but what pip keeps. Kernels are compiled anew. It prints a line for each part; it needs the network.
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import venv
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.end_to_end.processes import ROOT
+from tests.notebooks import NOTEBOOKS, execute
 from tests.pasting import DocumentReader
 from tests.test_commands_in_documents import own_files, wait_for_samples
+from tests.wheels import CLIENT, build_wheel
 
 TUTORIAL = "docs/tutorial.md"
 
@@ -31,22 +35,12 @@ def timed(part: str) -> Iterator[None]:
     sys.stdout.write(f"{part:<28} {time.monotonic() - began:7.1f} s  {busy:7.1f} processor seconds\n")
 
 
-def build(folder: Path) -> list[str]:
-    """The wheels of Freshet and of its client."""
-    for project in (ROOT, ROOT / "client"):
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-        subprocess.run(command, cwd=project, check=True, capture_output=True)
-    return [str(wheel) for wheel in folder.glob("*.whl")]
-
-
-def install(wheels: list[str], environment: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+def install(what: Iterable[str | Path], environment: Path) -> None:
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *wheels], check=True)
+    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *map(str, what)], check=True)
 
 
 def read_tutorial(folder: Path) -> None:
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     reader = DocumentReader(folder, folder / "environment" / "bin")
     (reader.here / ".venv").symlink_to(folder / "environment")
     own_files(reader.here)
@@ -56,15 +50,29 @@ def read_tutorial(folder: Path) -> None:
         reader.close()
 
 
+def execute_notebooks(folder: Path) -> None:
+    for notebook in NOTEBOOKS:
+        here = folder / notebook.stem
+        here.mkdir()
+        with timed(f"notebook {notebook.stem}"):
+            execute(notebook, folder / "environment" / "bin" / "python", here)
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as place, timed("all"):
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         with timed("wheels"):
-            wheels = build(folder)
-        with timed("new environment"):
-            install(wheels, folder / "environment")
-        with timed("commands of the tutorial"):
-            read_tutorial(folder)
+            wheels = [build_wheel(project, folder) for project in (ROOT, CLIENT)]
+        with timed("set-up and tutorial"):
+            with timed("new environment"):
+                venv.create(folder / "environment", with_pip=True)
+                install(wheels, folder / "environment")
+            with timed("commands of the tutorial"):
+                read_tutorial(folder)
+        with timed("Jupyter"):
+            install(["nbclient", "ipykernel"], folder / "environment")
+        execute_notebooks(folder)
 
 
 if __name__ == "__main__":

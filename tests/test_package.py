@@ -2,16 +2,14 @@
 
 import json
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
-from sysconfig import get_path
 
 import pytest
 
 from infra.deploy.wheel import PARTS, move_imports
-from tests.end_to_end.processes import ROOT, WAIT_SECONDS, environment
+from tests.end_to_end.processes import ROOT, WAIT_SECONDS
+from tests.wheels import build_wheel, environment_with, outside_environment, site_of
 
 HOME = "freshet/_parts"
 IGNORED = ("__pycache__",)
@@ -45,12 +43,7 @@ parse_spec("theirs:Policy")._built(0)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert built.returncode == 0, built.stderr
-    (found,) = folder.glob("*.whl")
-    return found
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -60,26 +53,26 @@ def names(wheel: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def site(wheel: Path) -> Path:
-    """site-packages of an environment with the wheel and, at the top, other packages with the names of our parts."""
-    place = wheel.parent / "venv"
-    venv.create(place, with_pip=False)
-    (site,) = place.glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(site)
-    (site / "required.pth").write_text(get_path("purelib"))  # whose own .pth, with this folder, is not read
+def python(wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel and, at the top, other packages with the names of our parts."""
+    python = environment_with([wheel], wheel.parent / "venv")
     for name in PARTS:
-        (site / name).mkdir()
-        (site / name / "__init__.py").write_text('NAME = "theirs"\n')
-    (site / "theirs.py").write_text(POLICY)
-    return site
+        package = site_of(python) / name
+        package.mkdir()
+        (package / "__init__.py").write_text('NAME = "theirs"\n')
+    (site_of(python) / "theirs.py").write_text(POLICY)
+    return python
 
 
-def installed(site: Path, folder: Path, *arguments: str) -> str:
+def installed(python: Path, folder: Path, *arguments: str) -> str:
     """What the installed Python prints; executed, because a forked process would have the modules of this folder."""
-    python = site.parents[2] / "bin" / "python"
-    kept = {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [python, *arguments], cwd=folder, env=kept, capture_output=True, text=True, timeout=WAIT_SECONDS
+        [python, *arguments],
+        cwd=folder,
+        env=outside_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -114,16 +107,16 @@ def test_an_import_that_cannot_be_moved_fails_the_build(source: str) -> None:
         move_imports(source, Path("it.py"))
 
 
-def test_all_modules_are_loaded_beside_packages_of_the_same_names(site: Path, tmp_path: Path) -> None:
-    count, theirs = json.loads(installed(site, tmp_path, "-c", IMPORT_ALL))
+def test_all_modules_are_loaded_beside_packages_of_the_same_names(python: Path, tmp_path: Path) -> None:
+    count, theirs = json.loads(installed(python, tmp_path, "-c", IMPORT_ALL))
     assert count > 400
     assert theirs == ["theirs"] * len(PARTS)
 
 
-def test_its_processes_are_ours_and_code_of_another_package_gets_theirs(site: Path, tmp_path: Path) -> None:
-    own = installed(site, tmp_path, "-m", "freshet", "settings", "--set", "dispatch.policy=theirs:Policy")
+def test_its_processes_are_ours_and_code_of_another_package_gets_theirs(python: Path, tmp_path: Path) -> None:
+    own = installed(python, tmp_path, "-m", "freshet", "settings", "--set", "dispatch.policy=theirs:Policy")
     assert json.loads(own)["dispatch"]["policy"] == "theirs:Policy"
-    forked, policy = installed(site, tmp_path, "-c", FORK).splitlines()
+    forked, policy = installed(python, tmp_path, "-c", FORK).splitlines()
     assert forked == "status 0"
     assert policy == "decided by theirs"
     assert '"seed": 77' in (tmp_path / "log").read_text()

@@ -11,8 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.end_to_end.processes import ROOT
-
-CLIENT = ROOT / "client"
+from tests.wheels import CLIENT, build_wheel, site_of
 
 
 def needed_by(name: str, found: dict[str, metadata.Distribution]) -> dict[str, metadata.Distribution]:
@@ -30,17 +29,15 @@ def needed_by(name: str, found: dict[str, metadata.Distribution]) -> dict[str, m
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the client alone."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=CLIENT, check=True, capture_output=True, timeout=100)
     venv.create(folder / "venv", with_pip=False)
-    (site,) = (folder / "venv").glob("lib/python*/site-packages")
-    (wheel,) = folder.glob("freshet_client-*.whl")
-    zipfile.ZipFile(wheel).extractall(site)
+    python = folder / "venv" / "bin" / "python"
+    site = site_of(python)
+    zipfile.ZipFile(build_wheel(CLIENT, folder)).extractall(site)
     for distribution in needed_by("freshet-client", {}).values():
         for name in {file.parts[0] for file in distribution.files or () if ".." not in file.parts}:
             if name != "__pycache__" and not (site / name).exists():
                 (site / name).symlink_to(str(distribution.locate_file(name)))
-    return folder / "venv" / "bin" / "python"
+    return python
 
 
 def test_the_client_needs_nothing_else_of_freshet(python: Path, tmp_path: Path) -> None:
