@@ -4,6 +4,7 @@ instead.
 It gets the keys that Freshet's samples have, without those of crosses, and the dense floats.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,6 +24,8 @@ from ingest.schema import load_schema, without_crosses
 
 Learn = Callable[[Samples], NDArray[np.float32]]
 """Learns from samples one after the other; returns the logit of each, predicted before it was learnt from."""
+LEAST = 1e-9
+"""Probabilities are kept that far from 0 and 1."""
 
 
 class Other(NamedTuple):
@@ -77,3 +80,8 @@ def learn_pass(parts: Iterable[Samples], later: int, learn: Learn, stop: Stop) -
         rest.add(logits_B[half:], part.labels_B[half:])
         seen += len(part)
     return LearntPass(whole.overall(), rest.overall(), time.monotonic() - began)
+
+
+def logit_of(probability: float) -> float:
+    kept = min(max(probability, LEAST), 1 - LEAST)
+    return math.log(kept / (1 - kept))

@@ -33,7 +33,7 @@ def learn_with(options: str) -> Learn:
     """Vowpal Wabbit with these options, which has not learnt yet."""
     workspace = open_workspace(options)
     return lambda samples: np.fromiter(
-        (_learn(workspace, line) for line in lines_of(samples)), np.float32, len(samples)
+        (learn_line(workspace, line) for line in lines_of(samples)), np.float32, len(samples)
     )
 
 
@@ -68,7 +68,7 @@ def open_workspace(options: str) -> Any:
         ) from error
 
 
-def _learn(workspace: Any, line: str) -> float:
+def learn_line(workspace: Any, line: str) -> float:
     """The logit of an example, predicted before it is learnt from."""
     example = workspace.example(line)
     workspace.learn(example)

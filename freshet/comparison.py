@@ -20,7 +20,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.vowpal import USUAL, open_workspace
+from benchmarks.others import logit_of
+from benchmarks.river import learn_features, linear_model, pairs_model
+from benchmarks.vowpal import USUAL, learn_line, open_workspace, vowpal_version
 from dispatch.progress.prequential import Prequential
 from freshet.learner import Learner
 from infra.run.figures import number, ratio
@@ -30,10 +32,8 @@ from ingest.producing.synthetic import synthetic_events
 
 MANY = 512
 """Events that ``learn_many`` gets at a time."""
-SMALLEST = 1e-7
-"""Probabilities are kept away from 0 and 1 by this much."""
 Pass = Callable[[Sequence[Event]], Iterator[float]]
-"""Learns events in their order; yields the click probability of each before that."""
+"""Learns events in their order; yields the logit of each before that."""
 
 
 class Compared(NamedTuple):
@@ -57,7 +57,6 @@ def main(
     torch.set_num_threads(1)
     stream = synthetic_events(0) if file is None else read_dataset(dataset, file)
     given = list(islice(stream, events))
-    warm(dataset, given)
     table = Table("one pass", "events", "events/s of a core", "logloss", "AUC")
     for name, learn, rows in passes(dataset, given, ones):
         found = compare(name, learn, rows)
@@ -66,32 +65,28 @@ def main(
     Console().print(table)
 
 
-def warm(dataset: str, events: Sequence[Event]) -> None:
-    """Compiles the kernels."""
-    list(freshet_many(dataset)(events[: 2 * MANY]))
-
-
 def passes(dataset: str, events: Sequence[Event], ones: int) -> Iterator[tuple[str, Pass, Sequence[Event]]]:
     """What is compared, by name, with the events that it learns."""
     yield f"learn_many, {MANY} at a time", freshet_many(dataset), events
     yield "learn_one, batches of 512", freshet_one(dataset, MANY), events[:ones]
     yield "learn_one, batches of 1", freshet_one(dataset, 1), events[:ones]
     if find_spec("river") is not None:
-        yield f"River {version('river')}, logistic regression", river_linear, events
-        yield f"River {version('river')}, factorization machine", river_pairs, events
-    if find_spec("vowpalwabbit") is not None:
-        yield f"Vowpal Wabbit {version('vowpalwabbit')}, linear", vowpal(USUAL), events
-        yield f"Vowpal Wabbit {version('vowpalwabbit')}, all pairs", vowpal(f"-q cc {USUAL}"), events
+        yield f"River {version('river')}, logistic regression", river(linear_model), events
+        yield f"River {version('river')}, factorization machine", river(pairs_model), events
+    if (installed := vowpal_version()) is not None:
+        yield f"Vowpal Wabbit {installed}, linear", vowpal(USUAL), events
+        yield f"Vowpal Wabbit {installed}, all pairs", vowpal(f"-q cc {USUAL}"), events
 
 
 def compare(name: str, learn: Pass, events: Sequence[Event]) -> Compared:
-    """Times one pass and measures its predictions."""
+    """Times one pass and measures its predictions. A short pass before loads the library and compiles kernels."""
+    for _ in learn(events[: 2 * MANY]):
+        pass
     began = time.process_time()
-    chances_B = np.fromiter(learn(events), np.float64, len(events))
+    logits_B = np.fromiter(learn(events), np.float32, len(events))
     seconds = time.process_time() - began
-    chances_B = np.clip(chances_B, SMALLEST, 1 - SMALLEST)
     quality = Prequential()
-    quality.add(np.log(chances_B) - np.log1p(-chances_B), np.array([event.label for event in events], np.float64))
+    quality.add(logits_B, np.array([event.label for event in events], np.float32))
     found = quality.overall()
     return Compared(name, len(events), len(events) / seconds, found.logloss, found.auc)
 
@@ -113,7 +108,7 @@ def freshet_many(dataset: str) -> Pass:
         for at in range(0, len(events), MANY):
             part = events[at : at + MANY]
             fields, labels, times = zip(*((e.fields, e.label, e.event_time) for e in part), strict=True)
-            yield from learner.learn_many(fields, labels, times).tolist()
+            yield from map(logit_of, learner.learn_many(fields, labels, times).tolist())
 
     return learn
 
@@ -122,42 +117,27 @@ def freshet_one(dataset: str, batch: int) -> Pass:
     def learn(events: Sequence[Event]) -> Iterator[float]:
         learner = Learner(dataset, batch=batch)
         for event in events:
-            yield learner.learn_one(event.fields, event.label, event.event_time)
+            yield logit_of(learner.learn_one(event.fields, event.label, event.event_time))
 
     return learn
 
 
-def river_linear(events: Sequence[Event]) -> Iterator[float]:
-    """Logistic regression with FTRL over one weight for each value."""
-    from river import linear_model, optim
+def river(build: Callable[[], Any]) -> Pass:
+    def learn(events: Sequence[Event]) -> Iterator[float]:
+        model = build()
+        for event in events:
+            yield learn_features(model, dict.fromkeys(features_of(event), 1.0), bool(event.label))
 
-    yield from _river(linear_model.LogisticRegression(optim.FTRLProximal(l1=0.0)), events)
-
-
-def river_pairs(events: Sequence[Event]) -> Iterator[float]:
-    """Its closest relative to our model: an embedding for each value, and products of pairs."""
-    from river import facto
-
-    yield from _river(facto.FMClassifier(n_factors=16, seed=0), events)
-
-
-def _river(model: Any, events: Sequence[Event]) -> Iterator[float]:
-    for event in events:
-        features = dict.fromkeys(features_of(event), 1.0)
-        yield model.predict_proba_one(features).get(True, 0.5)
-        model.learn_one(features, bool(event.label))
+    return learn
 
 
 def vowpal(options: str) -> Pass:
     """Lines of text, as its documents show."""
 
     def learn(events: Sequence[Event]) -> Iterator[float]:
-        workspace = open_workspace(f"{options} --link logistic")
+        workspace = open_workspace(options)
         for event in events:
-            example = workspace.example(f"{1 if event.label else -1} |c {' '.join(features_of(event))}")
-            workspace.learn(example)
-            yield example.get_simplelabel_prediction()
-            workspace.finish_example(example)
+            yield learn_line(workspace, f"{1 if event.label else -1} |c {' '.join(features_of(event))}")
         workspace.finish()
 
     return learn

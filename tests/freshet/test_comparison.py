@@ -1,10 +1,14 @@
 """The learner beside other libraries; those that are not installed are left out."""
 
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 
-from freshet.comparison import Pass, compare, freshet_many, freshet_one, river_linear, river_pairs, vowpal
+from benchmarks.river import linear_model, pairs_model
+from benchmarks.vowpal import USUAL
+from freshet.comparison import Pass, compare, freshet_many, freshet_one, river, vowpal
 from ingest.convert import Event
 from ingest.producing.synthetic import synthetic_events
 
@@ -12,6 +16,12 @@ from ingest.producing.synthetic import synthetic_events
 @pytest.fixture(scope="module")
 def events() -> list[Event]:
     return list(islice(synthetic_events(0), 300))
+
+
+def learns_something(learn: Pass, events: list[Event]) -> bool:
+    """Whether it answers each event, and ranks them better than chance."""
+    found = compare("a pass", learn, events)
+    return found.events == len(events) and found.auc is not None and found.auc > 0.5
 
 
 @pytest.mark.parametrize("learn", [freshet_many("synthetic"), freshet_one("synthetic", 64)])
@@ -23,12 +33,13 @@ def test_a_pass_answers_every_event_before_it_learns_it(learn: Pass, events: lis
     assert found.events_per_second > 0
 
 
-@pytest.mark.parametrize("learn", [river_linear, river_pairs])
-def test_river_answers_every_event(learn: Pass, events: list[Event]) -> None:
+@pytest.mark.parametrize("build", [linear_model, pairs_model])
+def test_river_answers_every_event(build: Callable[[], Any], events: list[Event]) -> None:
     pytest.importorskip("river", reason="the package river is not installed")
-    assert all(0 <= chance <= 1 for chance in learn(events))
+    assert learns_something(river(build), events)
 
 
-def test_vowpal_wabbit_answers_probabilities(events: list[Event]) -> None:
+@pytest.mark.parametrize("options", [USUAL, f"-q cc {USUAL}"])
+def test_vowpal_wabbit_answers_every_event(options: str, events: list[Event]) -> None:
     pytest.importorskip("vowpalwabbit", reason="the package vowpalwabbit is not installed")
-    assert all(0 <= chance <= 1 for chance in vowpal("-l 0.3")(events))
+    assert learns_something(vowpal(options), events)
