@@ -6,12 +6,11 @@ from time import time
 
 import numpy as np
 import structlog
-import xxhash
 from numpy.typing import NDArray
 
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
-from dispatch.journal.digest import digest_of
+from dispatch.journal.digest import digest_of, digest_of_logits
 from dispatch.journal.history import JOURNAL, check_settings, check_unfinished, read_checkpoints, read_history
 from dispatch.journal.log import JournalWriter
 from dispatch.journal.readers import JournalReaders
@@ -179,7 +178,7 @@ class RunJournal:
 
     def complete(self, step: int, logits_B: NDArray[np.float32], figures: StepFigures | None = None) -> None:
         """Notes the logits of a step; compares them with the recorded ones if it was trained before."""
-        digest = xxhash.xxh3_64_intdigest(logits_B.tobytes())
+        digest = digest_of_logits(logits_B)
         known = self.history.digests.get(step)
         if known is None:
             self._writer.note(StepDone(step, digest, figures))

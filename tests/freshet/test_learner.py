@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import freshet
+from freshet.equality import Equality, compare_with_run, described
 from infra.base.errors import ConfigError
+from infra.base.process import Stop
 from ingest.convert import Event, Value
 from ingest.producing.synthetic import World
 from tests.end_to_end.processes import run
@@ -30,19 +32,23 @@ def learn(learner: freshet.Learner, events: Sequence[Event], at_a_time: int = 10
 
 
 def test_a_learner_predicts_what_a_run_with_one_worker_does(tmp_path: Path, events: list[Event]) -> None:
-    chosen = [f"--set={name}={','.join(map(str, v)) if isinstance(v, list) else v}" for name, v in GROWING.items()]
-    one = ("--set=dispatch.workers=1", "--set=stream.partitions=1", "--set=stream.batch=256", "--set=api.port=0")
-    done = run("demo", "--samples", "3000", *one, *chosen, f"--set=folder={tmp_path / 'run'}")
-    assert done.returncode == 0, done.stderr
-    learner = freshet.Learner("synthetic", batch=256, settings=GROWING)
-    learn(learner, events[:3000])
-    learner.flush()
-    later = [event.fields for event in events[3000:3500]]
-    trained = freshet.Learner.load(tmp_path / "run")
-    assert trained.rows == learner.rows
-    np.testing.assert_allclose(learner.predict_many(later), trained.predict_many(later), rtol=0, atol=1e-6)
+    found = compare_with_run(
+        "synthetic", events[:3000], {**GROWING, "stream.batch": 256, "trainer.threads": 1}, tmp_path / "run", Stop()
+    )
+    assert (found.events, found.steps) == (3000, found.learner_steps)
+    assert found.holds
+    assert found.rows[0] > 1000
     with pytest.raises(ConfigError, match="belongs to a run"):
-        trained.save(tmp_path / "run")
+        freshet.Learner.load(tmp_path / "run").save(tmp_path / "run")
+
+
+def test_predictions_that_differ_are_told_with_the_first_step() -> None:
+    found = Equality(events=64, steps=2, learner_steps=2, differing=(2,), largest=2e-6, rows=(9, 9))
+    assert not found.holds
+    assert described(found).splitlines() == [
+        "64 events: predictions before learning are equal to the bit in 1 of 2 steps; the first that differs is step 2",
+        "predictions after learning differ by 2e-06 at most; 9 rows in the run, 9 in the learner",
+    ]
 
 
 def test_answers_do_not_depend_on_how_many_events_come_at_once(events: list[Event]) -> None:
