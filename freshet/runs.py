@@ -8,8 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from freshet_client import Client
 from rich.console import Console
@@ -108,14 +107,6 @@ class Run(Client):
 
     def __repr__(self) -> str:
         return f"<freshet.Run {self.name!r} in {self.folder}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the handle. A run that this program has started, and that it does not keep, is stopped in order."""

@@ -67,12 +67,16 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-class SyncMethod(Generic[Given, ResultT]):
-    """A call as a method that waits for its result."""
+class CallMethod(Generic[Given, ResultT]):
+    """A call, before a client makes a method of it."""
 
     def __init__(self, describe: Callable[Given, Call[ResultT]]) -> None:
         self._describe = describe
         self.__doc__ = describe.__doc__
+
+
+class SyncMethod(CallMethod[Given, ResultT]):
+    """A call as a method that waits for its result."""
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
@@ -88,12 +92,8 @@ class SyncMethod(Generic[Given, ResultT]):
         return update_wrapper(method, self._describe)
 
 
-class AsyncMethod(Generic[Given, ResultT]):
+class AsyncMethod(CallMethod[Given, ResultT]):
     """A call as a coroutine."""
-
-    def __init__(self, describe: Callable[Given, Call[ResultT]]) -> None:
-        self._describe = describe
-        self.__doc__ = describe.__doc__
 
     @overload
     def __get__(self, client: None, owner: type) -> Self: ...
