@@ -29,6 +29,8 @@ COMMAND = re.compile(r"(?:^|[\s(|])freshet +([a-z][^|&#;)\n]*)", re.MULTILINE)
 TARGET = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*make +([a-z]+)", re.MULTILINE)
 SETTING = re.compile(r"(?<![\w./-])([a-z]+)\.([a-z_]+)\b(?![./(])")
 VARIABLE = re.compile(r"\bFRESHET_\w+")
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS)
 
@@ -80,6 +82,12 @@ def wrong_arguments(arguments: list[str]) -> list[str]:
     wrong = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
     given = [after for word, after in pairwise(words) if word == "--set"]
     return wrong + [setting for setting in given if not is_setting(setting.partition("=")[0])]
+
+
+@each_document
+def test_every_row_of_a_table_has_a_heading(document: str) -> None:
+    tables = [table.splitlines() for table in TABLE.findall(BLOCK.sub("", text_of(document)))]
+    assert [table[0] for table in tables if len(table) < 3 or not RULE.fullmatch(table[1])] == []
 
 
 @each_document
