@@ -1,5 +1,6 @@
 """``freshet check``: compares events with a schema before they are trained."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,6 +63,7 @@ def check(
     Example: freshet check clicks.jsonl --schema mine.toml --suggest-crosses
     """
     settings = given.load({} if dataset == "jsonl" else {"stream": {"schema_name": dataset}}, kafka)
+    is_named = schema is not None or "schema_name" in settings.stream.model_fields_set
     stream = settings.stream if schema is None else settings.stream.model_copy(update={"schema_name": schema})
     is_stdout = json_file == Path("-")
     if not is_stdout:
@@ -75,9 +77,18 @@ def check(
         typer.echo(text, nl=False)
     else:
         print_findings(found)
+        if found.faults and where is not None and Path(where).is_file() and not is_named:
+            print_hint(where, found)
         if json_file is not None:
             write_whole(json_file, text)
     raise typer.Exit(1 if found.faults else 0)
+
+
+def print_hint(file: str, found: "Findings") -> None:
+    """Says that no schema was named, and how to get one."""
+    words = shlex.join(["freshet", "init", file])
+    text = f"no schema was named, so this is the built-in {found.schema}; one for this file: {words}, then --schema"
+    Console().print(Text(text), soft_wrap=True)
 
 
 def print_findings(found: "Findings", console: Console | None = None) -> None:

@@ -96,11 +96,12 @@ class ApiOptions(RunOrFolder):
         if self.api and is_path(named):
             raise ConfigError(f"--api {self.api} and --run {named} are both given; expected one; leave one out")
         check_environment(os.environ)
+        given = self.api or ("" if is_path(named) else os.environ.get(API_URL, ""))
+        folder = named_folder(named) if named and not given else None
+        address = given or find_address(folder or RUNS)  # before the token, of which a run without an API has no use
         token = self._secret()
-        address = self.api or ("" if is_path(named) else os.environ.get(API_URL, ""))
-        folder = named_folder(named) if named and not address else None
         authority = self.ca_file or (Path(found) if (found := os.environ.get(CA_FILE)) else None)
-        with ApiClient(address or find_address(folder or RUNS), token, authority) as client:
+        with ApiClient(address, token, authority) as client:
             yield ApiConnection(client, _name_at_api(named, folder))
 
     def socket_folder(self, how: CommandOptions) -> Path | None:

@@ -41,6 +41,15 @@ def test_what_is_wrong_is_told_with_status_1(write: Path, invoke: Invoke) -> Non
         assert told in done.stdout
 
 
+def test_a_file_without_a_named_schema_is_told_how_to_get_one(write: Path, invoke: Invoke) -> None:
+    done = invoke("check", write / "good.jsonl")
+    assert done.returncode == 1
+    assert f"no schema was named, so this is the built-in synthetic; one for this file: freshet init {write}" in (
+        done.stdout
+    )
+    assert "no schema was named" not in invoke("check", write / "good.jsonl", "--schema", "synthetic").stdout
+
+
 @pytest.mark.parametrize("target", ["-", "found.json"])
 def test_findings_are_written_as_json(write: Path, invoke: Invoke, target: str) -> None:
     done = invoke("check", write / "bad.jsonl", "--schema", write / "mine.toml", "--json", target)

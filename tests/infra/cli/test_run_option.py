@@ -176,7 +176,7 @@ def test_a_run_under_way_here_is_steered_without_a_token_by_name_or_by_itself(in
 
 def test_what_needs_the_api_does_not_go_over_sockets(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "runs" / "up-1") as run:
-        assert "there is no token" in invoke("pause", "--reason", "x").stderr
+        assert "no API listens" in invoke("pause", "--reason", "x").stderr
         refused = invoke("pause", "--run", run.folder, "--reason", "x")
         assert "--reason or --if-cursor need the API, and --run" in refused.stderr
         assert "no API listens for the runs in runs/up-1" in invoke("pause", "--run", "r", "--token", "t").stderr
