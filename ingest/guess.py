@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -189,7 +190,8 @@ def guess_schema(
 ) -> SchemaGuess:
     """Examines up to limit events of a file; raises ConfigError or InputError if no schema can be guessed from them.
 
-    label, time: columns of a table, or of lines that are plain objects; None: guessed by their names.
+    label, time: columns of a table, or of lines that are plain objects; None: guessed by their names, the time also as
+    the only column of dates that never go back.
     suggests_crosses: whether crosses are searched for in the events, too.
     """
     if not path.is_file():
@@ -246,13 +248,34 @@ def _columns(path: Path, rows: list[Row | bytes], label: str | None, time: str |
             f"no column of {path} is called {', '.join(LABEL_NAMES[:-1])} or {LABEL_NAMES[-1]}; there are "
             f"{', '.join(there)}; expected one with 1 for a click and 0 for none; name it with --label"
         )
-    timed = time or _named(there, TIME_NAMES) or ""
+    timed = time or _named(there, TIME_NAMES) or _dated(there, plain) or ""
     return FileColumns(chosen, timed, _unit_of(path, plain, timed) if timed else "s")
 
 
 def _named(there: list[str], names: tuple[str, ...]) -> str | None:
     by_letters = {name.lower(): name for name in reversed(there)}
     return next((by_letters[name] for name in names if name in by_letters), None)
+
+
+def _dated(there: list[str], rows: list[Row]) -> str | None:
+    """The only column in which every row has a date or a time, none earlier than that of the row before."""
+    found = [name for name in there if _never_goes_back([_date_of(row.get(name)) for row in rows])]
+    return found[0] if len(found) == 1 else None
+
+
+def _never_goes_back(times: list[float | None]) -> bool:
+    dated = [time for time in times if time is not None]
+    return len(dated) == len(times) and dated == sorted(dated) and dated[0] < dated[-1]
+
+
+def _date_of(value: Any) -> float | None:
+    """Seconds since 1970 of a timestamp or of ISO 8601 with signs between its parts; None for all else."""
+    if isinstance(value, str) and not value.strip().isdigit():
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+    return float(time_of(value, "s")) if isinstance(value, date) else None
 
 
 def _unit_of(path: Path, rows: list[Row], time: str) -> Literal["s", "ms", "us"]:

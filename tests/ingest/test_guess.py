@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ VALUES = (
     | st.dictionaries(st.sampled_from("ab"), st.integers(0, 3), max_size=1)
 )
 COLUMNS = st.dictionaries(NAMES, st.lists(VALUES, min_size=4, max_size=4), min_size=1, max_size=5)
+DATES = ["2026-01-01", "2026-01-02", "2026-01-03"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,3 +44,31 @@ def test_every_event_fits_the_schema_that_is_guessed_from_it(columns: dict[str, 
     survey = Survey(parse_schema(guess.toml, "guessed"))
     survey.add([event.encode() for event in events])
     assert survey.findings().rejects == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "time"),
+    [
+        ({"when": ["2026-01-01 10:00:00", "2026-01-01T10:00:00", "2026-01-02 09:30:00+02:00"]}, "when"),
+        ({"when": DATES, "ts": ["5", "6", "7"]}, "ts"),
+        ({"born": ["1990-05-01", "1971-01-31", "2001-12-24"]}, ""),
+        (
+            {"opened": ["2026-01-01", "2026-01-02", "2026-01-03"], "sent": ["2026-01-01", "2026-01-02", "2026-01-03"]},
+            "",
+        ),
+        ({"number": ["20260101", "20260102", "20260103"], "when": ["2026-01-01", "", "2026-01-03"]}, ""),
+        ({"constant": DATES[:1] * 3}, ""),
+    ],
+)
+def test_the_only_column_of_dates_that_never_go_back_is_the_time(
+    columns: dict[str, list[str]], time: str, tmp_path: Path
+) -> None:
+    rows = zip(*columns.values(), strict=True)
+    lines = [
+        ",".join(["click", "item", *columns]),
+        *(",".join([str(at % 2), f"i{at}", *row]) for at, row in enumerate(rows)),
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    found = guess_schema(tmp_path / "log.csv", label=None, time=None, limit=100)
+    assert found.columns is not None
+    assert found.columns.time == time
