@@ -26,6 +26,8 @@ from ps.checkpoints.restore import restore
 
 Fields = Mapping[str, Value]
 """Raw values of an event by the names of the schema's fields; a field may be absent."""
+Rows = Any
+"""The fields of events: dicts, or a table of pandas, polars or Arrow, in which NaN and null are absent values."""
 RUN = "learner"
 
 
@@ -77,9 +79,10 @@ class Learner:
         """The click probability of an event."""
         return float(self.predict_many([fields])[0])
 
-    def predict_many(self, events: Sequence[Fields]) -> NDArray[np.float32]:
+    def predict_many(self, events: Rows) -> NDArray[np.float32]:
         """The click probabilities of events. Raises ConfigError for a field of a wrong type."""
-        return _probabilities(self._worker.score(self._samples(events, [0] * len(events), None)))
+        rows = _fields_of(events)
+        return _probabilities(self._worker.score(self._samples(rows, [0] * len(rows), None)))
 
     # ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def learn_one(self, fields: Fields, label: int, time_seconds: float | None = None) -> float:
@@ -87,13 +90,13 @@ class Learner:
         return float(self.learn_many([fields], [label], None if time_seconds is None else [time_seconds])[0])
 
     def learn_many(
-        self, events: Sequence[Fields], labels: Sequence[int], times_seconds: Sequence[float] | None = None
+        self, events: Rows, labels: Sequence[int], times_seconds: Sequence[float] | None = None
     ) -> NDArray[np.float32]:
         """Learns events in their order; returns the click probability of each before it was learnt.
 
         Raises ConfigError if an event or a label is wrong; then none of them has been learnt.
         """
-        given = self._samples(events, labels, times_seconds)
+        given = self._samples(_fields_of(events), labels, times_seconds)
         joined = join_samples([self._waiting, given])
         before = len(self._waiting)
         logits: list[NDArray[np.float32]] = []
@@ -156,6 +159,14 @@ class Learner:
                 f"schema {self._schema.name}; correct or leave them out, nothing was learnt"
             )
         return samples
+
+
+def _fields_of(events: Rows) -> Sequence[Fields]:
+    if isinstance(events, list | tuple):
+        return events
+    from freshet_client.rows import plain_fields, rows_of
+
+    return [plain_fields(row) for row in rows_of(events)]
 
 
 def _probabilities(logits_B: NDArray[np.float32]) -> NDArray[np.float32]:

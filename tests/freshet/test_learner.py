@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import freshet
@@ -85,6 +86,16 @@ def test_a_saved_learner_can_be_exported_by_the_command(tmp_path: Path, events: 
     done = run("snapshots", "export", "1", tmp_path / "exported", "--run", tmp_path / "saved")
     assert done.returncode == 0, done.stderr
     assert f"{learner.rows} rows" in done.stdout
+
+
+def test_a_table_is_learnt_as_its_rows_are(events: list[Event]) -> None:
+    rows = [{"user": e.fields["user"], "item": e.fields["item"], "price": e.fields.get("price")} for e in events[:200]]
+    labels = [event.label for event in events[:200]]
+    whole, apart = (freshet.Learner("synthetic", batch=64, settings=GROWING) for _ in range(2))
+    table = pa.Table.from_pylist(rows)
+    assert table.num_columns == 3
+    assert whole.learn_many(table, labels).tolist() == apart.learn_many(rows, labels).tolist()
+    assert whole.predict_many(table).tolist() == apart.predict_many(rows).tolist()
 
 
 @pytest.mark.parametrize(
