@@ -32,6 +32,8 @@ AGAIN = (429, 503)
 """Status codes after which a request is sent again: the API or its database is busy or unavailable."""
 STATUS_OF_OUTCOME = {"refused": 409, "outdated": 412}
 """Status codes with which the API answers a command that was not carried out."""
+STOP = "stop"
+"""The command that may end the API."""
 POLL_SECONDS = 0.5
 """Time between two polls of a command that is not carried out yet."""
 PAGE_ITEMS = 100
@@ -106,7 +108,10 @@ class ApiClient:
         return self._read(self._send("POST", path, QUESTION_SECONDS, json=body))
 
     def await_answer(self, command: dict[str, Any], wait_seconds: float) -> dict[str, Any]:
-        """Returns the command once it is carried out; raises ApiRefused if it is refused or takes too long."""
+        """Returns the command once it is carried out; raises ApiRefused if it is refused or takes too long.
+
+        A stop may end the API of the run before it has answered.
+        """
         path = f"/v1/runs/{command['run']}/commands/{command['id']}"
         until = time.monotonic() + wait_seconds
         while command["state"] == "pending":
@@ -118,7 +123,12 @@ class ApiClient:
                     202,
                 )
             pause(POLL_SECONDS)
-            command = self.get(path)
+            try:
+                command = self.get(path)
+            except ApiAway:
+                if command["verb"] != STOP:
+                    raise
+                return {**command, "text": "the stop was recorded, and the API has ended since"}
         if command["outcome"] != "accepted":
             raise ApiRefused(one_line(command["text"]), STATUS_OF_OUTCOME[command["outcome"]])
         return command

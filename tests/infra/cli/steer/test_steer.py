@@ -14,6 +14,7 @@ import pytest
 
 from dispatch.journal.log import read_records
 from dispatch.journal.records import Commanded
+from infra.cli.steer.client import ApiAway, ApiClient
 from infra.run.settings import check_environment, load_settings
 from tests.api.dispatcher import PretendDispatcher
 from tests.api.serving import Served, new_token, serving, until
@@ -215,6 +216,14 @@ def test_an_api_that_is_away_is_told(invoke: Invoke) -> None:
     done = invoke("runs", "list", "--api", f"http://127.0.0.1:{port}", "--token", "t")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"the API at http://127.0.0.1:{port} does not answer" in done.stderr
+
+
+def test_a_stop_that_ends_the_api_before_it_answers_has_been_given() -> None:
+    stop = {"run": "mine", "id": "1", "verb": "stop", "state": "pending"}
+    with ApiClient("http://127.0.0.1:1", "t") as client:
+        assert client.await_answer(stop, 10)["text"] == "the stop was recorded, and the API has ended since"
+        with pytest.raises(ApiAway):
+            client.await_answer({**stop, "verb": "pause"}, 10)
 
 
 @contextmanager
