@@ -1,17 +1,17 @@
 """Times a reader's first hour: ``python -m tests.first_hour`` installs Freshet anew, runs the tutorial's commands, and
 executes the notebooks.
 
-The environment is a new one with the wheels of this folder and what they require, from the usual registry; nothing of
-it is cached but what pip keeps. Kernels are compiled anew. It prints a line for each part; it needs the network.
+The environment is a new one with the wheels of this folder and what they require, fetched from the usual registry by
+uv, without its cache. Kernels are compiled anew. It prints a line for each part; it needs the network.
 """
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +35,15 @@ def timed(part: str) -> Iterator[None]:
     sys.stdout.write(f"{part:<28} {time.monotonic() - began:7.1f} s  {busy:7.1f} processor seconds\n")
 
 
+def uv(*arguments: str | Path) -> None:
+    """With the uv of the machine, or the one that make setup has fetched."""
+    program = shutil.which("uv") or str(ROOT / "build" / "uv" / "bin" / "uv")
+    subprocess.run([program, *map(str, arguments), "--quiet"], check=True)
+
+
 def install(what: Iterable[str | Path], environment: Path) -> None:
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *map(str, what)], check=True)
+    python = environment / "bin" / "python"
+    uv("pip", "install", "--compile-bytecode", "--python", python, "--constraint", ROOT / "constraints.txt", *what)
 
 
 def read_tutorial(folder: Path) -> None:
@@ -66,7 +72,7 @@ def main() -> None:
             wheels = [build_wheel(project, folder) for project in (ROOT, CLIENT)]
         with timed("set-up and tutorial"):
             with timed("new environment"):
-                venv.create(folder / "environment", with_pip=True)
+                uv("venv", "--python", sys.executable, folder / "environment")
                 install(wheels, folder / "environment")
             with timed("commands of the tutorial"):
                 read_tutorial(folder)
