@@ -210,11 +210,16 @@ class Offer:
             return False
         self._renewed = monotonic()
         was_heard = self._is_heard
+        self._read_answers()  # first: a shard that was busy for long has been answered meanwhile
         is_sent = send(self._socket, self._codec, self._offered)
         if not is_sent or self._renewed - self._answered > UNANSWERED_SECONDS:
             self._socket.close()
             self._socket = self._connected()
             self._answered = self._renewed
+        return self._is_heard and not was_heard
+
+    def _read_answers(self) -> None:
+        assert self._socket is not None
         while self._socket.poll(0):
             answer, _ = receive(self._socket, self._answers)
             self._answered = self._renewed
@@ -222,7 +227,6 @@ class Offer:
                 self._be_refused(answer)
             else:
                 self._is_heard = True
-        return self._is_heard and not was_heard
 
     def _be_refused(self, refused: Refused) -> None:
         reason = f"the dispatcher at {self._endpoint} refused this shard: {refused.reason}"

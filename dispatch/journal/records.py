@@ -19,6 +19,10 @@ PRESENT_NAMES = {"cut": "checkpoint", "cut begun": "checkpoint begun", "line": "
 """Tags and fields that the journal has by their names in earlier releases, so that it stays readable."""
 
 
+REPLAY = "replay of generation"
+"""How the reason of a generation begins that trains the steps of an earlier one again."""
+
+
 class JournalRecord(msgspec.Struct, frozen=True, tag_field="is", forbid_unknown_fields=True):
     """Base of all records."""
 
@@ -61,6 +65,11 @@ class GenerationStarted(JournalRecord, frozen=True, tag="generation"):
     """
     reason: str
     at_seconds: float = 0.0
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether it trains the steps of an earlier generation again."""
+        return self.reason.startswith(REPLAY)
 
 
 class StepDecided(JournalRecord, frozen=True, tag="step"):

@@ -8,6 +8,7 @@ import structlog
 from dispatch.dense import uses_hub
 from dispatch.job import DispatchJob
 from dispatch.journal.history import PastGeneration
+from dispatch.journal.records import REPLAY
 from dispatch.peers.roster import Member
 from dispatch.placement.capacity.room import hot_rows, needed_rows
 from dispatch.placement.policies.spec import Needs
@@ -69,5 +70,5 @@ def past_terms(job: DispatchJob, past: PastGeneration) -> GenerationTerms:
         replicas=record.replicas,
         cache_rows=cache_rows,
         needs=Needs(),
-        reason=f"replay of generation {record.number}",
+        reason=f"{REPLAY} {record.number}",
     )

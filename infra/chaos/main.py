@@ -28,6 +28,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import psutil
 
+from dispatch.journal.history import JOURNAL, read_history
 from infra.base.errors import ProcessFailed
 from infra.base.faults import ALLOWED, FAULT
 from infra.base.parts import COMMAND, module
@@ -65,6 +66,8 @@ ENDPOINTS = "endpoints"
 VERIFY_SECONDS = 3600.0
 MOST_IN_A_ROW = 3
 """How often a process is struck while the run makes no progress: a supervisor gives up one that fails more often."""
+MOST_ENDS = 3
+"""How often a run is started again because it was recovering when it was asked to stop."""
 MOST_SURPRISES = 20
 """Ends of the run that no fault explains, after which it is not started again."""
 POISON_SHARE = "0.01"
@@ -236,10 +239,30 @@ class Storm:
                 self.run.surprises.append(f"the {kind} ended with status {status}; see {self._job.folder / OUTPUT}")
 
     def finish(self, patience_seconds: float) -> None:
-        """Asks the run to stop, and waits for its end."""
-        status = end(self.run.process, patience_seconds)
-        if status:
-            self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
+        """Asks the run to stop, and waits for its end.
+
+        A run that is asked in the middle of a recovery ends without a record of its last rows, with which a replay is
+        compared. It is started again, and asked once it has recovered.
+        """
+        for _ in range(MOST_ENDS):
+            if status := end(self.run.process, patience_seconds):
+                self.run.surprises.append(f"freshet up ended with status {status} when it was asked to stop")
+                return
+            history = read_history(self._job.folder / JOURNAL)
+            if any(record is not None and record.step == history.step for record in (history.stopped, history.ended)):
+                return
+            self._tell("it was recovering when it was asked to stop; it is started again")
+            self.run.process = _launch_run(self._job)
+            self._wait_until_recovered(history.last_generation, patience_seconds)
+        self.run.surprises.append(f"{MOST_ENDS} times freshet up was recovering when it was asked to stop")
+
+    def _wait_until_recovered(self, last_generation: int, patience_seconds: float) -> None:
+        until = time.monotonic() + patience_seconds
+        while time.monotonic() < until and self.run.process.poll() is None:
+            newest = self.progress.read_generation()
+            if newest is not None and newest.number > last_generation and not newest.is_replay:
+                return
+            time.sleep(TICK_SECONDS)
 
     def release(self) -> None:
         """Continues every stopped process."""

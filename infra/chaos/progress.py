@@ -58,6 +58,14 @@ class Progress:
         self._seen_at = now
         self._seen_since += 1
 
+    def read_generation(self) -> GenerationStarted | None:
+        """The newest generation; None if there is none yet, or it cannot be read now."""
+        try:
+            started = [record for record in read_records(self._journal) if isinstance(record, GenerationStarted)]
+        except FreshetError:  # as below
+            return None
+        return started[-1] if started else None
+
     def read_newest(self) -> tuple[int, int] | None:
         """(generation, number) of the newest completed step; None if there is none yet, or it cannot be read now."""
         generation = 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from itertools import islice
@@ -15,11 +16,13 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace as replace_fields
 from rich.console import Console
 
+import infra.chaos.main
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.log import JournalWriter, read_records
-from dispatch.journal.records import Begun, GenerationStarted, StepDecided, StepDone
+from dispatch.journal.records import REPLAY, Begun, GenerationStarted, StepDecided, StepDone, Stopped
 from infra.base.process import Stop
 from infra.chaos.census import SETTLED_SAMPLES, Census, Usage
 from infra.chaos.clients import KINDS
@@ -164,6 +167,34 @@ def test_a_storm_is_over_when_everyone_who_was_struck_is_ready_again(tmp_path: P
     assert storm.away() == []
 
 
+def test_a_run_that_was_recovering_when_it_was_asked_to_stop_is_started_again(
+    tmp_path: Path, sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm = storm_over(tmp_path, sleeper("other"))
+    begun = Begun("r", "log/clicks", {}, {}, "", ())
+    generation = GenerationStarted(1, ("a",), True, 0, 0, "start")
+    replay = replace_fields(generation, number=2, reason=f"{REPLAY} 1")
+    with closing(JournalWriter(tmp_path / JOURNAL)) as writer:
+        writer.append(begun, generation)
+        ends = 0
+
+        def end_again(process: object, patience_seconds: float) -> int:
+            nonlocal ends
+            ends += 1
+            if ends == 2:
+                writer.append(Stopped("SIGTERM", 0, 0, ""))
+            return 0
+
+        def launch_again(job: ChaosJob) -> "subprocess.Popen[bytes]":
+            writer.append(replay, replace_fields(generation, number=3, reason="resumed"))
+            return sleeper("again")
+
+        monkeypatch.setattr(infra.chaos.main, "end", end_again)
+        monkeypatch.setattr(infra.chaos.main, "_launch_run", launch_again)
+        storm.finish(60.0)
+    assert (ends, storm.run.surprises) == (2, [])
+
+
 # ── watching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_use_is_measured_when_a_process_has_settled_and_starts_are_counted() -> None:
     census = Census()
@@ -210,6 +241,7 @@ def test_progress_is_read_from_the_journal_while_it_is_written(tmp_path: Path) -
     writer.append(Begun("r", "log/clicks", {}, {}, "", ()), GenerationStarted(3, ("a",), True, 0, 0, "start"))
     writer.append(StepDone(1, 11), StepDone(2, 22))
     assert progress.read_newest() == (3, 2)
+    assert progress.read_generation() == GenerationStarted(3, ("a",), True, 0, 0, "start")
     writer.close()
 
 
