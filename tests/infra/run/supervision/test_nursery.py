@@ -1,10 +1,12 @@
 """A real nursery: what it forks is the command, with its own log, environment, session and exit status."""
 
+import math
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from infra.base.parts import COMMAND
 from infra.base.process import WRONG_SETTING
 from infra.run.supervision.forking import HEAVY, load_next
-from infra.run.supervision.nursery import FORGOTTEN, Forked, Nursery, as_started, nursery_in
+from infra.run.supervision.nursery import FORGOTTEN, IDLE_SECONDS, Forked, Nursery, as_started, nursery_in
 from tests.end_to_end.processes import wait_until
 from tests.preloaded import ONE_THREAD
 
@@ -152,12 +154,22 @@ def test_a_nursery_that_takes_long_to_load_what_a_process_needs_is_left_alone(
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nursery.close()
-    monkeypatch.setattr("infra.run.supervision.nursery.IDLE_SECONDS", 1.0)
+
+    def worked_seconds() -> float:
+        return sum(psutil.Process(nursery.pid).cpu_times()[:2]) if nursery.pid else 0.0
+
+    def later_and_later() -> float:
+        """A clock that a busy machine does not disturb: much time passes whenever the nursery has worked a little."""
+        return 10_000 * worked_seconds()
+
+    monkeypatch.setattr("infra.run.supervision.nursery.time", SimpleNamespace(monotonic=later_and_later))
+    monkeypatch.setattr("infra.run.supervision.nursery.LOADING_SECONDS", math.inf)
     child = start(nursery, tmp_path / "log", *WAITING)
     before = nursery.pid
     wait_until(lambda: child.poll() is not None or bool(child.pid))
     assert child.returncode is None
     assert nursery.pid == before
+    assert later_and_later() > 2 * IDLE_SECONDS
 
 
 def test_a_nursery_that_works_without_end_is_replaced(
