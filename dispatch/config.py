@@ -194,6 +194,11 @@ class DispatchConfig(Section):
     """Bytes of journal kept on disk for a control plane that has not read it yet; what a recovery
     needs is always kept.
     """
+    journal_topic: str = Field("", pattern=r"^[a-zA-Z0-9._-]{0,249}$")
+    """Topic on Kafka in which every record of the journal is written, too, before anybody acts on it: 'freshet restore'
+    makes the run's folder from it, on another machine. It is created if it is missing. Empty: the folder has the only
+    copy.
+    """
     lookahead: int = Field(1, ge=0, le=16)
     """Steps decided and ordered ahead of the one that is being trained."""
     deadline: bool = False

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from dispatch.alpha.window import StepSeconds
-from dispatch.errors import BadReport, JournalFull, ShardSilent
+from dispatch.errors import BadReport, JournalUnwritable, ShardSilent
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.terms import live_terms, past_terms
 from dispatch.parts import DispatcherParts
@@ -357,7 +357,7 @@ class Coordinator:
                 training.pruner.unrecorded = None
                 self.setbacks.stalled = ""
                 return
-            except JournalFull as error:
+            except JournalUnwritable as error:
                 if self.stop.requested:
                     raise
                 if not is_told:

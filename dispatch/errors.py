@@ -5,11 +5,12 @@
 │   ├── CrewFailed            a worker or shard is lost, or stopped reporting
 │   ├── CheckpointUnusable    the checkpoint to go back to is damaged
 │   ├── CheckpointUnreadable  storage does not return that checkpoint: it is tried again, then an older one
-│   └── JournalFull           the journal cannot be appended for lack of room; the same append may be tried again
+│   └── JournalUnwritable     the journal cannot be appended now; the same append may be tried again
 ├── ShardRefused              a PS shard refused a message of the dispatcher
 │   └── ShardDisagrees        … because its settings differ; it would refuse it again
 ├── BadReport                 a worker's report cannot be read, or does not match its order
 ├── RunEnded                  the run's folder holds a run that is over
+├── JournalTaken              … or one that goes on elsewhere
 ├── SettingsChanged           a run would continue with settings that its journal rules out
 ├── OtherEvents               the stream no longer holds the events that a recorded step was trained on
 ├── NoCheckpoint              no checkpoint is usable, and the journal does not reach back to the run's start
@@ -84,8 +85,15 @@ class OtherEvents(DispatchError):
     """The stream no longer holds the events that a recorded step was trained on."""
 
 
-class JournalFull(Recoverable, LogError):
-    """The journal cannot be appended for lack of room; nothing was lost, and the same append may be tried again."""
+class JournalUnwritable(Recoverable, LogError):
+    """The journal cannot be appended now: there is no room, or Kafka, which keeps a copy, does not answer.
+
+    Nothing was lost, and the same append may be tried again.
+    """
+
+
+class JournalTaken(DispatchError, ConfigError):
+    """A run goes on elsewhere: another folder continues its journal."""
 
 
 class NoCheckpoint(DispatchError):

@@ -17,6 +17,7 @@ from infra.base.agreement import Agreement
 from infra.base.errors import ConfigError
 from infra.base.wire import Curve
 from ingest.config import StreamConfig
+from ingest.log.frame_copy import FrameCopy
 from ingest.schema import Schema
 from ingest.streams.position import Position
 from ps.config import CheckpointConfig, RowConfig
@@ -87,6 +88,8 @@ class DispatchJob:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     publishing: Publishing = field(default_factory=Publishing)
     quality: QualityConfig = field(default_factory=QualityConfig)
+    journal_copy: FrameCopy | None = None
+    """Where the journal is kept besides the folder."""
     samples: int | None = None
     """Number of samples after which the run stops exactly; None for no limit."""
     mark_at: int | None = None

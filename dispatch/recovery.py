@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from dispatch.coordinator import PAUSE_SECONDS, WAIT_SECONDS, Coordinator
-from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, JournalFull, OtherEvents, Recoverable
+from dispatch.errors import CheckpointUnreadable, CheckpointUnusable, JournalUnwritable, OtherEvents, Recoverable
 from dispatch.journal.history import PastGeneration
 from dispatch.journal.records import StepDecided
 from dispatch.parts import DispatcherParts
@@ -64,7 +64,7 @@ def abort(coordinator: Coordinator, fault: Recoverable) -> None:
     """
     parts = coordinator.parts
     setbacks = coordinator.setbacks
-    waits = isinstance(fault, JournalFull | CheckpointUnreadable)
+    waits = isinstance(fault, JournalUnwritable | CheckpointUnreadable)
     setbacks.faults += not waits
     pause_seconds = next_pause(setbacks, fault) if waits else 0.0
     facts = {"in_a_row": setbacks.faults, "pause_seconds": pause_seconds}
@@ -106,7 +106,7 @@ def write_down(parts: DispatcherParts, fault: Recoverable) -> None:
         return
     try:
         parts.journal.fault(parts.intake.step, fault)
-    except JournalFull as error:
+    except JournalUnwritable as error:
         structlog.get_logger().warning("a fault is not on record", reason=str(error))
 
 

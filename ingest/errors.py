@@ -66,6 +66,10 @@ class SinkUnavailable(SinkError):
     """The sink cannot accept records now; a retry with the same records may help."""
 
 
+class OwnerReplaced(SinkError):
+    """Another owner writes the frames of a journal's copy."""
+
+
 class TransactionFailed(SinkError):
     """A transaction with Kafka may or may not have been committed; a new one may help."""
 

@@ -20,7 +20,7 @@ from dispatch.checkpoints.retention import discard_after, sweep
 from dispatch.checkpoints.search import CheckpointSearch, UsableCheckpoint
 from dispatch.checkpoints.state import Decided, Trained
 from dispatch.checkpoints.taking import CheckpointBook, CheckpointFailure
-from dispatch.errors import CheckpointUnreadable, JournalFull
+from dispatch.errors import CheckpointUnreadable, JournalUnwritable
 from dispatch.job import DispatchJob
 from dispatch.journal.records import CheckpointTaken
 from dispatch.journal.run import RunJournal
@@ -120,7 +120,7 @@ class Checkpointing:
         self._due = self._due if is_publication else now + self._job.checkpoints.seconds
         try:
             self._journal.begin_checkpoint(self._book.next_number, decided.step, decided.positions, decided.samples)
-        except JournalFull as error:
+        except JournalUnwritable as error:
             self._log.error("no checkpoint is taken; training continues", reason=str(error))
             self._note_failure(str(error))
             return 0
@@ -226,7 +226,7 @@ class Checkpointing:
         try:
             checkpoint = CheckpointTaken(done.number, done.step, decided.positions, decided.samples, at_seconds=time())
             self._journal.take_checkpoint(checkpoint)
-        except JournalFull as error:  # its manifest exists, and its beginning is recorded
+        except JournalUnwritable as error:  # its manifest exists, and its beginning is recorded
             self._log.warning("a taken checkpoint could not be recorded", checkpoint=done.number, reason=str(error))
         self._taken_log.log_taken(done, self.has_audience)
         self._book.drop_old()

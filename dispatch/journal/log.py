@@ -28,8 +28,9 @@ from uuid import uuid4
 import msgspec
 
 from dispatch.commands.stop import STOPPED
-from dispatch.errors import JournalFull
+from dispatch.errors import JournalUnwritable
 from dispatch.journal.answers import CommandAnswer
+from dispatch.journal.copied import taken, write_file
 from dispatch.journal.records import (
     AlphaChanged,
     AnyRecord,
@@ -40,8 +41,9 @@ from dispatch.journal.records import (
     StepDecided,
     Stopped,
 )
-from infra.base.files import is_full, naming, writing_whole
-from ingest.errors import LogCorrupt, LogError
+from infra.base.files import is_full, naming
+from ingest.errors import LogCorrupt, LogError, OwnerReplaced, SinkError, SinkUnavailable
+from ingest.log.frame_copy import FrameCopy
 from ingest.log.frames import (
     END,
     HEAD,
@@ -147,7 +149,7 @@ class JournalTail:
 
     def __init__(self, folder: Path, cursor: int) -> None:
         """Starts after ``cursor`` frames, or where the journal begins if that is later."""
-        firsts = [*_firsts(folder / UNREAD), *_firsts(folder)]
+        firsts = [*firsts_of(folder / UNREAD), *firsts_of(folder)]
         self._folder = folder
         self._segment = max((first for first in firsts if first <= cursor), default=min(firsts, default=0))
         self._at = len(OPENING)
@@ -172,8 +174,8 @@ class JournalTail:
             end = next_frame(view, self._at - begins)
             if end is None:
                 raise LogCorrupt(
-                    f"{_path(self._folder, self._segment)} is damaged at byte {self._at}: no whole frame begins there; "
-                    f"expected frame {self._frame} of {newest}; restore it from a copy"
+                    f"{segment_path(self._folder, self._segment)} is damaged at byte {self._at}: no whole frame begins "
+                    f"there; expected frame {self._frame} of {newest}; restore it from a copy"
                 )
             body = view[self._at - begins + HEAD.size : end - len(END)]
             self._at, self._frame = begins + end, self._frame + 1
@@ -192,7 +194,7 @@ class JournalTail:
 
     def _load_segment(self, least: int) -> bytes:
         for folder in (self._folder, self._folder / UNREAD):  # in this order: segments are moved from one to the other
-            path = _path(folder, self._segment)
+            path = segment_path(folder, self._segment)
             with naming(path, LogError), suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), max(least, READ_BYTES), self._at)
         raise SegmentGone(f"{path} was dropped while it was read; expected it to stay; read again")
@@ -201,9 +203,13 @@ class JournalTail:
 class JournalWriter:
     """Appends to a journal; one writer at a time."""
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Opens or creates it; a torn last frame is removed, other damage is an error."""
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES, copy: FrameCopy | None = None) -> None:
+        """Opens or creates it; a torn last frame is removed, other damage is an error.
+
+        copy: where each frame is kept, too; it must have those that the folder has.
+        """
         self.folder = folder
+        self._copy = copy
         self._segment_bytes = segment_bytes
         self._file = -1
         self._noted: list[AnyRecord] = []
@@ -217,10 +223,10 @@ class JournalWriter:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock(folder / LOCK)
             undo.callback(self.close)
-            self.identity = identity_of(folder) or _give_identity(folder)
+            self.identity = identity_of(folder) or give_identity(folder)
             found = Segment(0, [], 0)
-            self.steered = min(_firsts(folder), default=0)
-            for found in _segments(folder):
+            self.steered = min(firsts_of(folder), default=0)
+            for found in read_segments(folder):
                 for place, body in enumerate(found.bodies):
                     self._frames = found.first + place + 1
                     self._track_records(_decode(body, folder, found.first), found.first, is_first=place == 0)
@@ -232,12 +238,13 @@ class JournalWriter:
     def append(self, *records: AnyRecord) -> None:
         """Returns once these records, and those noted before, are durable.
 
-        Raises JournalFull if there is no room: nothing is lost, and the same may be appended later.
+        Raises JournalUnwritable if there is no room, or the copy cannot be written now: nothing is lost, and the same
+        may be appended later. Raises JournalTaken if somebody else continues the journal.
         """
-        written = frame(_encoder.encode([*self._noted, *records]))
-        if self._end + len(written) > self._segment_bytes and self._end > len(OPENING):
+        body = _encoder.encode([*self._noted, *records])
+        if self._end + len(body) > self._segment_bytes and self._end > len(OPENING):
             self._begins_next = True
-        self._write(written)
+        self._write(body)
         self._track_records([*self._noted, *records], int(self._path.stem), is_first=False)
         self._noted.clear()
 
@@ -247,7 +254,7 @@ class JournalWriter:
             self.append(msgspec.structs.replace(checkpoint, opens=False))
             return
         self._begins_next = self._begins_next or self._end > len(OPENING)
-        self._write(frame(_encoder.encode([checkpoint, *self._noted])))
+        self._write(_encoder.encode([checkpoint, *self._noted]))
         self._track_records([checkpoint, *self._noted], int(self._path.stem), is_first=True)
         self._noted.clear()
 
@@ -269,20 +276,22 @@ class JournalWriter:
         needed = self._reach.first_needed(number)
         aside = self.folder / UNREAD
         with naming(self.folder, LogError):
-            for first in _firsts(self.folder):
+            for first in firsts_of(self.folder):
                 if first < needed:
                     aside.mkdir(exist_ok=True)
-                    _path(self.folder, first).rename(_path(aside, first))
+                    segment_path(self.folder, first).rename(segment_path(aside, first))
                     sync_folder(aside)
                     sync_folder(self.folder)
         self._reach.forget(needed)
+        if self._copy is not None and needed:
+            self._copy.drop_before(needed)
         return self._drop_unread(seen, most_bytes)
 
     def _drop_unread(self, seen: int, most_bytes: int) -> bool:
         aside = self.folder / UNREAD
         has_unread = False
         with naming(aside, LogError):
-            paths = [*_segment_paths(aside), *_segment_paths(self.folder)]
+            paths = [*segment_paths(aside), *segment_paths(self.folder)]
             sizes = [path.stat().st_size for path in paths]
             left = sum(sizes)
             for path, after, size in zip(paths, paths[1:], sizes, strict=False):
@@ -300,19 +309,35 @@ class JournalWriter:
                 os.close(file)
         self._file = self._lock = -1
 
-    def _write(self, written: bytes) -> None:
+    def _write(self, body: bytes) -> None:
         try:
             if self._begins_next:
                 self._open(self._frames, 0)
                 self._begins_next = False
             with naming(self._path, LogError):
                 truncate(self._file, self._end)  # a failed append may have left something
-            self._end += write_durably(self._file, written, self._end, self._path)
+            written = write_durably(self._file, frame(body), self._end, self._path)
         except LogError as error:
             if isinstance(error.__cause__, OSError) and is_full(error.__cause__):
-                raise JournalFull(str(error)) from error
+                raise JournalUnwritable(str(error)) from error
             raise
+        if self._copy is not None:
+            self._write_copy(self._copy, body)
+        self._end += written
         self._frames += 1
+
+    def _write_copy(self, copy: FrameCopy, body: bytes) -> None:
+        """Writes the next frame to the copy, too; if that fails, readers of the folder do not see it either."""
+        try:
+            copy.append(self._frames, body)
+        except SinkError as error:
+            with naming(self._path, LogError):
+                truncate(self._file, self._end)
+            if isinstance(error, SinkUnavailable):
+                raise JournalUnwritable(str(error)) from error
+            if isinstance(error, OwnerReplaced):
+                raise taken(self.folder, error) from error
+            raise
 
     def _track_records(self, records: list[AnyRecord], segment: int, is_first: bool) -> None:
         """is_first: whether the segment begins with these records."""
@@ -325,7 +350,7 @@ class JournalWriter:
 
     def _open(self, first: int, end: int) -> None:
         """Continues in a segment that is whole up to end; 0: begins it. The one before is closed when that is done."""
-        path = _path(self.folder, first)
+        path = segment_path(self.folder, first)
         with naming(path, LogError), ExitStack() as undo:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             undo.callback(os.close, file)
@@ -351,7 +376,7 @@ class Rest:
 
 def rest_of(folder: Path) -> Rest | None:
     """The rest of a journal that was closed cleanly and is not being written; otherwise None."""
-    paths = _segment_paths(folder)
+    paths = segment_paths(folder)
     if not paths:
         return None
     bodies, _ = read_frames(paths[-1], OPENING)
@@ -379,15 +404,10 @@ def identity_of(folder: Path) -> str:
     return found
 
 
-def _give_identity(folder: Path) -> str:
+def give_identity(folder: Path) -> str:
     """Assigns an identity, durably."""
     identity = _with_check(uuid4().hex[:IDENTITY_LETTERS])
-    path = folder / IDENTITY
-    with writing_whole(path) as temporary, temporary.open("w") as file:
-        file.write(identity)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(folder)
+    write_file(folder / IDENTITY, identity.encode())
     return identity
 
 
@@ -397,7 +417,7 @@ def _with_check(letters: str) -> str:
 
 def read_records(folder: Path) -> Iterator[AnyRecord]:
     """Every whole record of a journal that another process may be writing, oldest first."""
-    for segment in _segments(folder):
+    for segment in read_segments(folder):
         for body in segment.bodies:
             yield from _decode(body, folder, segment.first)
 
@@ -417,34 +437,34 @@ def _decode(body: bytes, folder: Path, first: int) -> list[AnyRecord]:
         return _decoder.decode(body)
     except msgspec.DecodeError as error:
         raise LogCorrupt(
-            f"{_path(folder, first)} holds a record that cannot be decoded: {error}; expected the records of "
+            f"{segment_path(folder, first)} holds a record that cannot be decoded: {error}; expected the records of "
             "one version of Freshet; restore it from a copy, or read it with the version that wrote it"
         ) from error
 
 
-def _segments(folder: Path) -> Iterator[Segment]:
+def read_segments(folder: Path) -> Iterator[Segment]:
     """Segments from the first that a reader may begin with; all but the last must be whole."""
-    firsts = _firsts(folder)
+    firsts = firsts_of(folder)
     expected = firsts[0] if firsts else 0
     has_begun = expected == 0
     for place, first in enumerate(firsts):
-        path = _path(folder, first)
+        path = segment_path(folder, first)
         bodies, end = read_frames(path, OPENING)
         if first != expected:
-            before, missing = (_path(folder, number).name for number in (firsts[place - 1], expected))
+            before, missing = (segment_path(folder, number).name for number in (firsts[place - 1], expected))
             raise LogCorrupt(
                 f"{path} begins with frame {first} of the journal; expected one that begins with frame {expected}: "
                 f"{missing} is missing, or {before} was truncated; restore the missing segment from a copy"
             )
         _check_segment(path, end, is_last=place == len(firsts) - 1)
-        has_begun = has_begun or _begins_with_checkpoint(bodies, folder, first)
+        has_begun = has_begun or (bool(bodies) and begins_segment(bodies[0], folder, first))
         if has_begun:  # otherwise it is a leftover of dropped segments after a crash
             yield Segment(first, bodies, end)
         expected = first + len(bodies)
     if not has_begun:
         raise LogCorrupt(
-            f"{_path(folder, firsts[0])} begins with frame {firsts[0]} of the journal; expected one that begins with "
-            "frame 0, or with a checkpoint; restore the missing segment from a copy"
+            f"{segment_path(folder, firsts[0])} begins with frame {firsts[0]} of the journal; expected one that begins "
+            "with frame 0, or with a checkpoint; restore the missing segment from a copy"
         )
 
 
@@ -462,20 +482,21 @@ def _check_segment(path: Path, end: int, is_last: bool) -> None:
         )
 
 
-def _begins_with_checkpoint(bodies: list[bytes], folder: Path, first: int) -> bool:
-    record = _decode(bodies[0], folder, first)[0] if bodies else None
+def begins_segment(body: bytes, folder: Path, first: int) -> bool:
+    """Whether a frame begins with a checkpoint from which a reader can begin; first: of the segment that holds it."""
+    record = _decode(body, folder, first)[0]
     return isinstance(record, CheckpointBegun) and record.opens
 
 
-def _firsts(folder: Path) -> list[int]:
+def firsts_of(folder: Path) -> list[int]:
     """First frames of the existing segments, in order."""
     with naming(folder, LogError):
         return sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
 
 
-def _segment_paths(folder: Path) -> list[Path]:
-    return [_path(folder, first) for first in _firsts(folder)]
+def segment_paths(folder: Path) -> list[Path]:
+    return [segment_path(folder, first) for first in firsts_of(folder)]
 
 
-def _path(folder: Path, first: int) -> Path:
+def segment_path(folder: Path, first: int) -> Path:
     return folder / f"{first:020d}.log"

@@ -31,6 +31,7 @@ from dispatch.journal.records import (
     StepFigures,
     Stopped,
 )
+from dispatch.journal.restoring import open_copy
 from dispatch.journal.terms import GenerationTerms
 from dispatch.peers.roster import Member
 from dispatch.placement.capacity.participation import SetChange
@@ -51,7 +52,9 @@ class RunJournal:
         self.folder = job.folder if golden is None else golden.folder
         """Folder of the run whose steps are recorded."""
         self._job = job
-        self._writer = JournalWriter(job.folder / JOURNAL)
+        if job.journal_copy is not None:
+            open_copy(job.folder / JOURNAL, job.journal_copy)
+        self._writer = JournalWriter(job.folder / JOURNAL, copy=job.journal_copy)
         self.identity = self._writer.identity
         """The unique identity of the journal."""
         try:
@@ -255,6 +258,8 @@ class RunJournal:
 
     def close(self) -> None:
         self._writer.close()
+        if self._job.journal_copy is not None:
+            self._job.journal_copy.close()
 
 
 def set_chosen(step: int, change: SetChange, names: Sequence[str]) -> SetChosen:

@@ -20,7 +20,7 @@ from dispatch.commands.registry import read_command
 from dispatch.commands.server import Asked, ControlSocket
 from dispatch.commands.spec import CommandedRun, CommandOrigin, CommandSpec, CommandTargets
 from dispatch.commands.stop import STOPPED
-from dispatch.errors import CommandRefused, JournalFull
+from dispatch.errors import CommandRefused, JournalUnwritable
 from dispatch.job import DispatchJob
 from dispatch.journal.answers import CommandAnswer
 from dispatch.journal.desired import desired_after, desired_after_all
@@ -149,7 +149,7 @@ class Commands:
         """Records a change and applies it to the desired state; returns the reason if it cannot be recorded now."""
         try:
             self._journal.steer(record)
-        except JournalFull as error:
+        except JournalUnwritable as error:
             return str(error)
         self.desired = desired_after(self.desired, record)
         return None

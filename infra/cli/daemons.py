@@ -122,6 +122,7 @@ def dispatcher(
     from dispatch.job import DenseJob, DispatchJob, Golden
     from dispatch.main import run_dispatcher
     from dispatch.placement.assign.backend import has_gpu
+    from infra.run.restore import journal_copy
     from ingest.letters.letter import NoLetters
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
@@ -156,6 +157,7 @@ def dispatcher(
         write_behind=settings.checkpoints.write_behind if settings.checkpoints.seconds else 0.0,
         taken_cores=taken_cores(settings, has_gpu),
         golden=Golden(asked.golden, asked.last_step) if asked.golden is not None else None,
+        journal_copy=journal_copy(settings) if asked.golden is None else None,
     )
     with closing(source), closing(kept) as letters, over_at_once():
         on_ready = begin_dispatcher(settings, name, None if given.named else job.dispatch)

@@ -20,7 +20,20 @@ from infra.base.errors import ConfigError, FreshetError
 from infra.base.files import refusal
 from infra.base.process import INTERRUPTED, Stop, check_output, stop_on_signals, stop_when_input_ends, write_whole
 from infra.base.telemetry import code_version
-from infra.cli import agent, bench, chaos, check, checkpoints, commands, daemons, snapshots, stream, token, verify
+from infra.cli import (
+    agent,
+    bench,
+    chaos,
+    check,
+    checkpoints,
+    commands,
+    daemons,
+    restore,
+    snapshots,
+    stream,
+    token,
+    verify,
+)
 from infra.cli.ahead import plan
 from infra.cli.first import init, predict, train
 from infra.cli.options import PlacedRun, RunOrArgument, SettingsOptions, grouped, new_run, placed_settings
@@ -238,6 +251,7 @@ def replay(
     show(done, console, json_file)
 
 
+app.command(rich_help_panel="Control a run")(restore.restore)
 app.command(rich_help_panel="Inspect and measure")(verify.verify)
 app.command(rich_help_panel="Inspect and measure")(chaos.chaos)
 app.command(rich_help_panel="Inspect and measure")(check.check)

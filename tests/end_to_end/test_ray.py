@@ -1,4 +1,6 @@
-"""Runs on a Ray cluster behind links of 500 and 50 Mbit/s go on while actors, nodes and Ray's head are lost."""
+"""Runs on a Ray cluster behind links of 500 and 50 Mbit/s go on while actors, nodes and Ray's head are lost, and when
+the node that has their journal is.
+"""
 
 import signal
 import subprocess
@@ -34,6 +36,7 @@ STRUCK = ("worker-0", "ps-1", "dispatcher")
 SMALL = {"stream.batch": BATCH, "stream.linger_seconds": 0.1, "model.mlp": 8, "dispatch.workers": 3}
 HEAD, OWN, CUT_OFF, LOST = range(4)
 """Nodes of the larger cluster: Ray's head alone, the supervisor's, one that is cut off, one that is lost."""
+JOURNAL_TOPIC = "journal"
 FOUR_LINKS_GBIT = (LINKS_GBIT[0], *LINKS_GBIT)
 FOUR_LABELS = ("", "", "", "freshet-role=edge,freshet-link-mbit=50")
 
@@ -104,10 +107,10 @@ class Struck:
         self._kafka = kafka
         self.steps = 0
 
-    def train(self, up: "subprocess.Popen[str]", after: str) -> None:
-        """Waits until as many more steps are decided, with events that are written now."""
+    def train(self, up: "subprocess.Popen[str]", after: str, began: float | None = None) -> None:
+        """Waits until as many more steps are decided, with events that are written now; began: when the blow fell."""
         self.steps += STEPS
-        began = time.monotonic()
+        began = began or time.monotonic()
         produce(self._stream, self._kafka)
         wait_until(partial(has_decided, self.folder, self.steps), up)
         took = time.monotonic() - began
@@ -125,7 +128,8 @@ def test_a_run_goes_on_without_a_node_or_the_head_and_is_resumed_on_a_new_cluste
         broker.create("clicks", partitions=2)
         broker.create("dead-letters", partitions=1)
         (address,) = broker.servers
-        where = options(place / "run", stream__source="kafka", kafka__servers=address, checkpoints__url=url)
+        kept = {"checkpoints__url": url, "dispatch__journal_topic": JOURNAL_TOPIC}
+        where = options(place / "run", stream__source="kafka", kafka__servers=address, **kept)
         struck = Struck(place / "run", StreamConfig(source="kafka"), broker.config())
         with ray_cluster(place, network, FOUR_LABELS, head_cpus=0) as cluster:
             up = cluster.start("up", "--ray", cluster.address, *where, node=OWN)
@@ -144,11 +148,22 @@ def test_a_run_goes_on_without_a_node_or_the_head_and_is_resumed_on_a_new_cluste
             process.send_signal(signal.SIGTERM)
             said = up.communicate()[0]
             assert up.returncode == 0, said
-        with ray_cluster(place, network, FOUR_LABELS) as cluster:
-            samples = ["--samples", str(BATCH * (struck.steps + STEPS))]
-            up = cluster.start("up", "--ray", cluster.address, "--run", place / "run", "--no-api", *samples)
+        with ray_cluster(place, network, FOUR_LABELS, head_cpus=0) as cluster:
+            up = cluster.start("up", "--ray", cluster.address, "--run", place / "run", "--no-api", node=OWN)
             struck.train(up, "the start of another cluster")
+            before, lost_at = read_history(place / "run" / JOURNAL), time.monotonic()
+            cluster.kill_node(OWN)
+            up.communicate()
+            struck.folder = place / "elsewhere"
+            given = ["--set", f"kafka.servers={address}"]
+            restored = cluster.start("restore", JOURNAL_TOPIC, "--run", struck.folder, *given, node=CUT_OFF)
+            said = restored.communicate()[0]
+            assert restored.returncode == 0, said
+            assert read_history(struck.folder / JOURNAL).step == before.step
+            more = ["--no-api", "--samples", str(BATCH * (struck.steps + STEPS))]
+            up = cluster.start("up", "--ray", cluster.address, "--run", struck.folder, *more, node=CUT_OFF)
+            struck.train(up, "the loss of the supervisor's node", lost_at)
             said = up.communicate()[0]
             assert up.returncode == 0, said
-        checked = run("verify", "--run", place / "run")
+        checked = run("verify", "--run", struck.folder)
         assert checked.returncode == 0, checked.stdout

@@ -32,6 +32,7 @@ class TopicSpec:
     name: str
     partitions: int
     replication: int = 1
+    """How many brokers keep it; -1: as many as the broker's default says."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """Configs by Kafka's names: retention.ms, retention.bytes, compression.type, max.message.bytes."""
 
@@ -100,6 +101,10 @@ class Admin:
     def end_offsets(self, topic: Topic) -> dict[int, int]:
         """The offset that the next record of each partition will have."""
         return self._offsets(topic, LATEST)
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Deletes the records of a partition before an offset."""
+        self._client.delete_records({TopicPartition(topic, partition): offset})
 
     def committed(self, group: str) -> dict[tuple[str, int], GroupOffset]:
         """The offsets that a group has committed, by topic and partition.

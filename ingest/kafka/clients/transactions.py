@@ -14,6 +14,9 @@ from ingest.kafka.clients.kafka_python import abandon
 from ingest.kafka.config import KafkaConfig, kafka_python_arguments
 
 BATCH_BYTES = 256 << 10
+BACKOFF_MS = 10
+"""Pause before a request is repeated: a broker that is still ending a transaction refuses the next one for a moment."""
+NO_OFFSETS: Mapping[tuple[str, int], GroupOffset] = {}
 SPARE_BYTES = 8 << 10
 """Bytes of a request for headers and framing in addition to the value."""
 
@@ -41,6 +44,7 @@ class TransactionalProducer:
                 transactional_id=group,
                 compression_type=None if config.compression == "none" else config.compression,
                 max_block_ms=wait_ms,
+                retry_backoff_ms=BACKOFF_MS,
                 max_request_size=largest_bytes + SPARE_BYTES,
                 batch_size=min(BATCH_BYTES, largest_bytes),
                 allow_auto_create_topics=False,
@@ -52,17 +56,21 @@ class TransactionalProducer:
                 self.close()
                 raise
 
-    def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], GroupOffset]) -> None:
-        """Commits the messages, and the group's offsets by topic and partition, in one transaction."""
+    def commit(self, messages: Sequence[Message], offsets: Mapping[tuple[str, int], GroupOffset] = NO_OFFSETS) -> int:
+        """Commits the messages, and the group's offsets by topic and partition, in one transaction; returns the offset
+        of the last message.
+        """
         reached = {
             TopicPartition(*place): OffsetAndMetadata(at.offset, at.metadata, -1) for place, at in offsets.items()
         }
         with _translated():
             self._client.begin_transaction()
             sent = [self._client.send(self._topic, m.value, m.key, m.headers, partition=0) for m in messages]
-            self._client.send_offsets_to_transaction(reached, self._group)
+            if reached:
+                self._client.send_offsets_to_transaction(reached, self._group)
             self._client.commit_transaction()
         assert all(future.succeeded() for future in sent), "a transaction is committed whole"
+        return int(sent[-1].value.offset)
 
     def close(self) -> None:
         abandon(self._client)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from dispatch.errors import CheckpointUnusable, JournalFull
+from dispatch.errors import CheckpointUnusable, JournalUnwritable
 from dispatch.journal.history import History, read_checkpoints, read_history
 from dispatch.journal.log import JournalWriter, SegmentGone, read_records
 from dispatch.journal.records import (
@@ -224,7 +224,7 @@ def test_a_full_disk_loses_nothing_and_the_same_can_be_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(os, operation, full)
         patched.setattr(os, "ftruncate", full)
-        with pytest.raises(JournalFull, match="No space left"):
+        with pytest.raises(JournalUnwritable, match="No space left"):
             journal.begin_checkpoint(begin(1, 1))
     journal.append(step(2))  # of another size than what failed
     journal.close()
@@ -238,7 +238,7 @@ def test_what_a_failed_append_left_is_cut_off_before_the_next(tmp_path: Path, mo
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", full)
         patched.setattr("ingest.log.frames._cut_back", lambda *_: None)
-        with pytest.raises(JournalFull):
+        with pytest.raises(JournalUnwritable):
             journal.append(*map(step, range(1, 9)))
     journal.append(step(1))
     journal.close()

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.config import DispatchConfig
-from dispatch.errors import CrewFailed, JournalFull
+from dispatch.errors import CrewFailed, JournalUnwritable
 from dispatch.job import DispatchJob, Golden
 from dispatch.journal.history import JOURNAL, read_checkpoints, read_history
 from dispatch.journal.log import UNREAD, read_records
@@ -128,7 +128,7 @@ def test_what_failed_for_lack_of_room_is_done_again_with_the_same_result(
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", full)
             for _ in range(2):
-                with pytest.raises(JournalFull):
+                with pytest.raises(JournalUnwritable):
                     attempt()
         attempt()
     history = read_history(tmp_path / JOURNAL, 2)
@@ -141,7 +141,7 @@ def test_a_run_that_cannot_even_begin_for_lack_of_room_begins_later(
     with closing(RunJournal(job_in(tmp_path))) as journal:
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", full)
-            with pytest.raises(JournalFull):
+            with pytest.raises(JournalUnwritable):
                 journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
         journal.start_generation([], {0: Position(7)}, TERMS, EMPTY_MODEL)
     history = read_history(tmp_path / JOURNAL)

@@ -24,6 +24,7 @@ COMMANDS = [
         "train",
         "predict",
         "replay",
+        "restore",
         "dispatcher",
         "worker",
         "ps",
