@@ -26,6 +26,8 @@ def restore(
     from infra.run.restore import restore_run
 
     folder = where.place or RUNS / topic
-    settings, frames = restore_run(topic, folder, given.config, given.chosen())
-    typer.echo(f"run {settings.run!r} is in {folder}: {frames:,} frames of its journal")
+    restored = restore_run(topic, folder, given.config, given.chosen())
+    typer.echo(f"run {restored.run!r} is in {folder}: {restored.frames:,} frames of its journal")
+    if restored.missing:
+        typer.echo(f"not in the copy, and to be given with --set where needed: {', '.join(restored.missing)}")
     typer.echo(f"'freshet up --run {as_path(folder)}' resumes it")

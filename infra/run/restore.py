@@ -1,19 +1,29 @@
 """A run's folder made from the copy of its journal on Kafka, on a machine that never had it."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.restoring import restore
 from infra.base.errors import ConfigError
+from infra.base.telemetry import describe_text
 from infra.run.folder import claim
 from infra.run.settings import Settings, load_settings, store_settings
 from ingest.kafka.frame_topic import FrameTopic
 
-OF_THE_MACHINE = {"": ("folder", "curve_folder"), "api": ("database", "runs")}
-"""Settings that are not in the copy, by section: they hold secrets, or are about the machine that the run was on."""
+OF_THE_MACHINE = ("folder", "curve_folder", "api.database", "api.runs")
+"""Settings that are not in the copy: they are about the machine that the run was on, or may hold secrets."""
+
+
+class CopiedSettings(msgspec.Struct, frozen=True):
+    """What the copy of a journal says of its run."""
+
+    settings: dict[str, Any]
+    missing: tuple[str, ...]
+    """Names of the settings that the run had, and that are not here."""
 
 
 def journal_copy(settings: Settings) -> FrameTopic | None:
@@ -24,22 +34,36 @@ def journal_copy(settings: Settings) -> FrameTopic | None:
             f"dispatch.journal_topic is {topic!r}, and so is a topic of events or dead letters; expected a topic of "
             "its own; name another"
         )
-    return FrameTopic(settings.kafka, topic, json.dumps(told(settings)).encode()) if topic else None
+    return FrameTopic(settings.kafka, topic, msgspec.json.encode(told(settings))) if topic else None
 
 
-def told(settings: Settings) -> dict[str, Any]:
-    """The settings that are kept with the copy."""
-    values = settings.model_dump(mode="json")
-    for section, names in OF_THE_MACHINE.items():
-        for name in names:
-            (values[section] if section else values).pop(name)
-    return values
+def told(settings: Settings) -> CopiedSettings:
+    """The settings that are kept with the copy: all but those of the machine, and those with a secret in them."""
+    sections: dict[str, Any] = {}
+    missing = []
+    for name, value in flat(settings.model_dump(mode="json")):
+        holds_secret = isinstance(value, str) and describe_text(value) != value
+        if name not in OF_THE_MACHINE and not holds_secret:
+            section, _, last = name.rpartition(".")
+            (sections.setdefault(section, {}) if section else sections)[last] = value
+        elif value is not None and name != "folder":
+            missing.append(name)
+    return CopiedSettings(sections, tuple(missing))
 
 
-def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterable[str]) -> tuple[Settings, int]:
-    """Makes the folder; returns the run's settings, and the number of frames of its journal.
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each setting with its name, as in stream.batch."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
+        else:
+            yield name, value
 
-    Given settings take the place of the run's own. Raises ConfigError if there is no journal in the topic.
+
+def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterable[str]) -> "Restored":
+    """Makes the folder. Given settings take the place of the run's own.
+
+    Raises ConfigError if there is no journal in the topic.
     """
     overrides = [*overrides, f"folder={folder}", f"dispatch.journal_topic={topic}"]
     copied = FrameTopic(load_settings(config, overrides).kafka, topic).read()
@@ -48,21 +72,32 @@ def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterab
             f"topic {topic!r} holds no journal; expected that of a run with dispatch.journal_topic={topic}; correct "
             "the name, or kafka.servers"
         )
-    settings = load_settings(config, overrides, _defaults(copied.about, topic))
+    about = _decode(copied.about, topic)
+    settings = load_settings(config, overrides, about.settings)
     with claim(folder):
         restore(folder / JOURNAL, copied)
         store_settings(settings)
-    return settings, copied.first + len(copied.bodies)
+    usual = dict(flat(Settings.model_construct().model_dump(mode="json")))
+    now = dict(flat(settings.model_dump(mode="json")))
+    missing = tuple(name for name in about.missing if now[name] == usual[name])
+    return Restored(settings.run, copied.first + len(copied.bodies), missing)
 
 
-def _defaults(about: bytes, topic: str) -> Mapping[str, Any]:
+class Restored(NamedTuple):
+    """A run that was restored."""
+
+    run: str
+    frames: int
+    """Frames of its journal so far."""
+    missing: tuple[str, ...]
+    """Settings that the run had, and that are neither in the copy nor given."""
+
+
+def _decode(about: bytes, topic: str) -> CopiedSettings:
     try:
-        found = json.loads(about)
-        if isinstance(found, dict):
-            return found
-    except ValueError:
-        pass
-    raise ConfigError(
-        f"topic {topic!r} does not hold the settings of its run; expected those that the last owner of the journal "
-        "wrote; give them with --config, and let another dispatcher own it once"
-    )
+        return msgspec.json.decode(about, type=CopiedSettings)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"topic {topic!r} does not hold the settings of its run: {error}; expected what the journal's owner wrote "
+            "there; restore it with the version that wrote it"
+        ) from error
