@@ -147,9 +147,9 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
         with running(job) as run:
             address = _await_serving(run)
             tell(f"asking for {load.seconds:g} s")
-            with _asking(address, token) as asked:
+            with asking(address, token) as asked:
                 time.sleep(load.seconds + RETURN_SECONDS)
-            _check(asked)
+            check_answers(asked)
     finally:
         end(producing, PATIENCE_SECONDS)
     since = asked.times[0]
@@ -161,7 +161,7 @@ def _measure_ages(job: ChaosJob, load: FreshnessLoad, tell: Callable[[str], None
 
 
 @contextmanager
-def _asking(address: str, token: str) -> Iterator[SeenSnapshots]:
+def asking(address: str, token: str) -> Iterator[SeenSnapshots]:
     """A client that asks as often as it can, with a short pause between an answer and the next request."""
     asked = SeenSnapshots()
     is_over = threading.Event()
@@ -195,7 +195,7 @@ def _ask(address: str, token: str, asked: SeenSnapshots, is_over: threading.Even
         connection.close()
 
 
-def _check(asked: SeenSnapshots) -> None:
+def check_answers(asked: SeenSnapshots) -> None:
     if asked.faults or len(asked.times) < 2:
         raise FreshetError(f"/v1/predict answered {asked.faults[:1] or 'nothing'}; expected 200; see the log of serve")
     if asked.snapshots != sorted(asked.snapshots):
@@ -217,7 +217,7 @@ def ages_of(appended: Sequence[tuple[float, int]], asked: SeenSnapshots) -> list
 def _trained(folder: Path) -> Iterator[tuple[float, int]]:
     """Append time and step of every trained record; one record is one event here."""
     reader = LogReader(folder / "log", TOPIC)
-    ends = _step_ends(folder)
+    ends = step_ends(folder)
     try:
         for partition, places in ends.items():
             offsets = [end for end, _ in places]
@@ -232,7 +232,7 @@ def _trained(folder: Path) -> Iterator[tuple[float, int]]:
         reader.close()
 
 
-def _step_ends(folder: Path) -> Mapping[int, list[tuple[int, int]]]:
+def step_ends(folder: Path) -> Mapping[int, list[tuple[int, int]]]:
     """Per partition, (offset after its last record, step), ascending."""
     ends: dict[int, list[tuple[int, int]]] = {}
     for record in read_records(folder / JOURNAL):

@@ -13,6 +13,7 @@ older generation are refused, and never held against their sender.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -82,6 +83,8 @@ class Crew:
         self.socket = PeerSocket(context, endpoint, run, curve, self.refused, silence_seconds)
         self.endpoint = self.socket.endpoint
         self.generation = 0
+        self._heard = monotonic()
+        """When all messages had been read that were there."""
         self.losses = Losses()
         self.has_saved = False
         """Whether the dense weights are on disk."""
@@ -136,7 +139,7 @@ class Crew:
         """Sends everyone a sign of life, including those who wait for their first generation; drops
         those who are gone.
         """
-        for candidate in self.roster.drop_unconfirmed():
+        for candidate in self.roster.drop_unconfirmed(self._heard):
             reason = f"worker {candidate.name!r} joined and did not confirm it; start it again"
             self.refuse(candidate.identity, UNCONFIRMED, reason)
             structlog.get_logger().warning("worker dropped: it joined and then was silent", worker=candidate.name)
@@ -174,6 +177,7 @@ class Crew:
         timeout_ms = int(timeout_seconds * 1000)
         for _ in range(MESSAGES_A_TURN):
             if (incoming := self.socket.receive(timeout_ms)) is None:
+                self._heard = monotonic()
                 return None
             if reported := self._handle(*incoming):
                 return reported

@@ -141,10 +141,9 @@ class Roster:
                 self._ready[candidate.name] = candidate
                 self._leaving |= self.to_drain & {candidate.name}
 
-    def drop_unconfirmed(self) -> tuple[Member, ...]:
-        """Drops and returns the candidates that have not confirmed in time."""
-        until = monotonic() - CONFIRM_SECONDS
-        late = tuple(candidate for candidate, since in self._candidates.values() if since <= until)
+    def drop_unconfirmed(self, heard: float) -> tuple[Member, ...]:
+        """Drops and returns the candidates that have not confirmed in time. heard: when all messages had been read."""
+        late = tuple(candidate for candidate, since in self._candidates.values() if since <= heard - CONFIRM_SECONDS)
         for candidate in late:
             self.drop(candidate)
         return late

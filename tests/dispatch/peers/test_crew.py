@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -411,6 +412,19 @@ def test_a_worker_that_joins_and_is_silent_is_dropped_by_name(monkeypatch: pytes
         assert [member.name for member in crew.roster.everyone] == names_of(crew) == ["a"]
         assert [line["worker"] for line in logs if "worker" in line] == ["mute"]
         assert "did not confirm" in str(mute.hear())
+
+
+def test_a_worker_whose_answer_nobody_has_read_yet_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.peers.roster.CONFIRM_SECONDS", 0.05)
+    with crew_and("a") as (crew, (a,)):
+        a.offer()
+        assert isinstance(a.hear(), Admitted)
+        a.send(Ready)
+        assert crew.socket._socket.poll(PATIENCE_MILLISECONDS)
+        sleep(0.1)  # the dispatcher waits for shards that load a checkpoint
+        crew.keep_alive(0)
+        crew.listen(0.0)
+        assert names_of(crew) == ["a"]
 
 
 def test_one_who_goes_without_a_word_before_its_first_generation_is_dropped() -> None:
