@@ -90,6 +90,15 @@ def test_a_ring_that_has_become_much_slower_is_left() -> None:
     assert change.reason == "the ring has become slower"
 
 
+def test_a_ring_that_is_slowed_down_and_still_faster_than_the_hub_was_stays() -> None:
+    choice = tried()
+    measured(choice, 0.3, TRIAL_STEPS)
+    assert not measured(choice, 0.9, RECENT), "it was left because the machine is busy"
+    assert choice.is_ring
+    (change,) = measured(choice, 1.1, RECENT)
+    assert (change.is_ring, change.seconds) == (False, 1.0)
+
+
 def test_what_a_checkpoint_stores_goes_on() -> None:
     choice = tried()
     measured(choice, 0.8, TRIAL_STEPS)
