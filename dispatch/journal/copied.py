@@ -35,12 +35,22 @@ class Owner(msgspec.Struct, frozen=True):
 
 def owner_of(folder: Path) -> Owner:
     """The owner that a journal's folder is; it gets a name the first time."""
+    return _read_owner(folder) or name_owner(folder)
+
+
+def owner_name(folder: Path) -> str:
+    """The name under which a folder owns its journal; empty if it has none."""
+    owner = _read_owner(folder)
+    return "" if owner is None else owner.name
+
+
+def _read_owner(folder: Path) -> Owner | None:
     path = folder / OWNER_FILE
     with naming(path, LogError):
         try:
             return msgspec.json.decode(path.read_bytes(), type=Owner)
         except FileNotFoundError:
-            return name_owner(folder)
+            return None
         except msgspec.DecodeError as error:
             raise LogCorrupt(
                 f"{path} is damaged: {error}; expected the name under which the folder owns its journal; restore the "

@@ -143,6 +143,9 @@ def up(
     with_input: Annotated[
         bool, typer.Option("--stop-with-input", help="Stop when standard input ends, as when its writer dies.")
     ] = False,
+    restores: Annotated[
+        bool, typer.Option("--restore", help="First restore the run from dispatch.journal_topic, if it is there.")
+    ] = False,
     *,
     where: PlacedRun,
     beside: Beside,
@@ -167,12 +170,15 @@ def up(
     from infra.run.cluster import Extras
     from infra.run.defaults import up_settings
     from infra.run.own_broker import with_brokers
+    from infra.run.restore import restore_if_there
     from infra.run.resume import check_not_started, resumed
     from ingest.streams.start import start_arguments
 
     start = start_arguments(from_time, from_offsets)
     chosen = placed_settings(given, where, kafka)
     settings = up_settings(given.config, chosen, new_run("up", where.name))
+    if restores:
+        restore_if_there(settings, given.config, chosen)
     if (interrupted := resumed(settings, given.config, chosen)) is not None:
         check_not_started(start)
         settings = interrupted

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dispatch.journal.copied import owner_name
 from dispatch.journal.history import JOURNAL
 from dispatch.journal.restoring import restore
 from infra.base.errors import ConfigError
@@ -13,6 +14,7 @@ from infra.base.telemetry import describe_text
 from infra.run.folder import claim
 from infra.run.settings import Settings, load_settings, store_settings
 from ingest.kafka.frame_topic import FrameTopic
+from ingest.log.frame_copy import CopiedFrames
 
 OF_THE_MACHINE = ("folder", "curve_folder", "api.database", "api.runs")
 """Settings that are not in the copy: they are about the machine that the run was on, or may hold secrets."""
@@ -60,20 +62,39 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def restore_if_there(settings: Settings, config: Path | None, overrides: Iterable[str]) -> None:
+    """Restores the run of these settings, unless there is none yet, or their folder is what continues it."""
+    topic = settings.dispatch.journal_topic
+    if not topic:
+        raise ConfigError(
+            "--restore is given without dispatch.journal_topic; expected the topic with the journal's copy; set it"
+        )
+    copied = FrameTopic(settings.kafka, topic).read()
+    if copied.bodies and owner_name(settings.folder / JOURNAL) != copied.owner:
+        _restore(copied, topic, settings.folder, config, overrides)
+
+
 def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterable[str]) -> "Restored":
     """Makes the folder. Given settings take the place of the run's own.
 
     Raises ConfigError if there is no journal in the topic.
     """
-    overrides = [*overrides, f"folder={folder}", f"dispatch.journal_topic={topic}"]
+    overrides = [*overrides, f"folder={folder}"]
     copied = FrameTopic(load_settings(config, overrides).kafka, topic).read()
     if not copied.bodies:
         raise ConfigError(
             f"topic {topic!r} holds no journal; expected that of a run with dispatch.journal_topic={topic}; correct "
             "the name, or kafka.servers"
         )
+    return _restore(copied, topic, folder, config, overrides)
+
+
+def _restore(
+    copied: CopiedFrames, topic: str, folder: Path, config: Path | None, overrides: Iterable[str]
+) -> "Restored":
     about = _decode(copied.about, topic)
-    settings = load_settings(config, overrides, about.settings)
+    given = [*overrides, f"folder={folder}", f"dispatch.journal_topic={topic}"]
+    settings = load_settings(config, given, about.settings)
     with claim(folder):
         restore(folder / JOURNAL, copied)
         store_settings(settings)

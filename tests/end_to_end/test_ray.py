@@ -155,15 +155,13 @@ def test_a_run_goes_on_without_a_node_or_the_head_and_is_resumed_on_a_new_cluste
             cluster.kill_node(OWN)
             up.communicate()
             struck.folder = place / "elsewhere"
-            given = ["--set", f"kafka.servers={address}"]
-            restored = cluster.start("restore", JOURNAL_TOPIC, "--run", struck.folder, *given, node=CUT_OFF)
-            said = restored.communicate()[0]
-            assert restored.returncode == 0, said
-            assert read_history(struck.folder / JOURNAL).step == before.step
-            more = ["--no-api", "--samples", str(BATCH * (struck.steps + STEPS))]
-            up = cluster.start("up", "--ray", cluster.address, "--run", struck.folder, *more, node=CUT_OFF)
+            given = f"kafka.servers={address}", f"dispatch.journal_topic={JOURNAL_TOPIC}"
+            more = [word for setting in given for word in ("--set", setting)]
+            more += ["--no-api", "--samples", str(BATCH * (struck.steps + STEPS))]
+            up = cluster.start("up", "--restore", "--ray", cluster.address, "--run", struck.folder, *more, node=CUT_OFF)
             struck.train(up, "the loss of the supervisor's node", lost_at)
             said = up.communicate()[0]
             assert up.returncode == 0, said
+        assert read_history(struck.folder / JOURNAL).step == before.step + STEPS
         checked = run("verify", "--run", struck.folder)
         assert checked.returncode == 0, checked.stdout

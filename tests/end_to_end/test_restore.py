@@ -2,10 +2,13 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from dispatch.journal.history import JOURNAL, read_history
-from dispatch.journal.log import identity_of
+from dispatch.journal.log import identity_of, read_records
+from dispatch.journal.records import GenerationStarted
 from ingest.codec.json_events import encode_json
 from tests.brokers import TestBroker, fill_topic
 from tests.end_to_end.processes import children_of, run, start, wait_until
@@ -36,7 +39,8 @@ def test_a_run_whose_folder_is_lost_goes_on_from_the_copy_of_its_journal(kafka: 
     broker = f"kafka.servers={','.join(kafka.servers)}"
     topics = f"stream.topic={events_topic}", f"stream.dead_letter_topic={letters}", f"dispatch.journal_topic={copy}"
     settings = (*SMALL, *WHERE_EVENTS_STAY, *topics, broker, f"checkpoints.url={tmp_path / 'checkpoints'}", "run=lost")
-    begun = start("up", "--no-api", "--run", old, "--samples", str(SAMPLES), *sets(*settings))
+    database = "api.port=0", f"api.database=sqlite:///{tmp_path / 'history.db'}"
+    begun = start("up", "--restore", "--run", old, "--samples", str(SAMPLES), *sets(*settings, *database))
     wait_until(lambda: read_history(old / JOURNAL).samples >= SAMPLES // 4 and bool(taken(old)), begun)
     lose(begun.pid, old)
     begun.communicate()
@@ -44,11 +48,12 @@ def test_a_run_whose_folder_is_lost_goes_on_from_the_copy_of_its_journal(kafka: 
 
     restored = run("restore", copy, "--run", new, *sets(broker))
     assert restored.returncode == 0, restored.stderr
+    assert "not in the copy, and to be given with --set where needed: api.database" in restored.stdout
     assert f"'freshet up --run {new}' resumes it" in restored.stdout
     assert identity_of(new / JOURNAL) == identity_of(old / JOURNAL)
     assert read_history(new / JOURNAL).step == before.step
     fill_topic(kafka.config(), events_topic, {1: encoded[SAMPLES // 4 :]})
-    resumed = run("up", "--no-api", "--run", new, "--samples", str(SAMPLES))
+    resumed = run("up", "--run", new, "--samples", str(SAMPLES), *sets(*database))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     after = read_history(new / JOURNAL)
     assert (after.ended is not None, after.samples) == (True, SAMPLES)
@@ -56,6 +61,11 @@ def test_a_run_whose_folder_is_lost_goes_on_from_the_copy_of_its_journal(kafka: 
     assert before.newest is not None
     assert after.newest.number > before.newest.number
     assert after.steps[: len(before.steps)] == before.steps, "steps that were on record were decided again"
+    generations = [record for record in read_records(new / JOURNAL) if isinstance(record, GenerationStarted)]
+    with closing(sqlite3.connect(tmp_path / "history.db")) as history:
+        (runs,) = history.execute("select count(*) from runs").fetchone()
+        found = [number for (number,) in history.execute("select number from generations order by number")]
+    assert (runs, found) == (1, [record.number for record in generations])
     verified = run("verify", "--run", new)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from infra.base.errors import ConfigError
-from infra.run.restore import CopiedSettings, journal_copy, told
+from infra.run.restore import CopiedSettings, journal_copy, restore_if_there, told
 from infra.run.settings import Settings, load_settings
 
 SECRET = "geheim"
@@ -41,6 +41,11 @@ def test_a_copy_needs_a_topic_of_its_own() -> None:
     for topic in ("stream.topic=journal", "stream.dead_letter_topic=journal"):
         with pytest.raises(ConfigError, match="expected a topic of its own"):
             journal_copy(settings_with(topic, "dispatch.journal_topic=journal"))
+
+
+def test_a_run_without_a_topic_cannot_be_restored() -> None:
+    with pytest.raises(ConfigError, match=r"--restore is given without dispatch\.journal_topic"):
+        restore_if_there(settings_with(), None, ())
 
 
 def test_what_a_copy_says_is_read_as_it_was_written() -> None:
