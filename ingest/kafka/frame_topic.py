@@ -188,7 +188,7 @@ class FrameTopic:
         if self._producer is not None:
             try:
                 return self._commit(message)
-            except TransactionFenced:
+            except (TransactionFenced, TransactionRefused):  # the broker forgets an id that was not used for a week
                 self.close()
         self._check_owner(self._newest_owner())
         self._producer = bounded(ATTEMPT_SECONDS, partial(self._open, self._config, ATTEMPT_SECONDS))

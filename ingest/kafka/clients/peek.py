@@ -16,7 +16,10 @@ POLL_MS = 500
 
 
 def peek(config: KafkaConfig, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
-    """Committed records (kafka-python's) of each partition's range, one partition after the other."""
+    """Committed records (kafka-python's) of each partition's range, one partition after the other.
+
+    A range ends before the first transaction that is under way.
+    """
     wanted = {TopicPartition(topic, number): span for number, span in sorted(ranges.items()) if span[0] < span[1]}
     if not wanted:
         return
@@ -45,6 +48,7 @@ def peek(config: KafkaConfig, topic: str, ranges: Mapping[int, tuple[int, int]])
 def _partition(consumer: Any, config: KafkaConfig, place: TopicPartition, start: int, end: int) -> Iterator[Any]:
     consumer.assign([place])
     consumer.seek(place, start)
+    end = min(end, int(consumer.end_offsets([place])[place]))  # what follows belongs to transactions under way
     moved_at = time.monotonic()
     position = start
     while position < end:  # markers of transactions take offsets, too, so count positions, not records

@@ -99,6 +99,17 @@ def test_an_attempt_of_unknown_outcome_is_repeated_with_whatever_is_to_be_writte
     assert owners.read().bodies == bodies(0, 1, 2)
 
 
+def test_an_owner_that_died_while_it_wrote_is_replaced_at_once(owners: Owners) -> None:
+    owner = owners.new("a")
+    write(owner, 0)
+    assert owner._producer is not None
+    owner._producer._client.begin_transaction()
+    owner._producer._client.send(owners.topic, b"under way", partition=0, headers=owner._headers(1)).get(10)
+    assert owners.read().bodies == bodies(0)
+    write(owners.new("b", after="a"), 1)
+    assert owners.read().bodies == bodies(0, 1)
+
+
 def test_the_newest_owner_is_found_behind_what_transactions_leave(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
