@@ -67,11 +67,12 @@ def measure(place: Path, rate: float, seconds: float) -> tuple[SeenSnapshots, li
         where = options(folder, checkpoints__url=url, checkpoints__kept=100_000, serving__host=own, **kafka)
         where[where.index("--no-api")] = "--serve"
         where += ["--set", f"stream.batch={BATCH}"]
-        produce = ["produce", "--rate", str(rate), *(word for word in kafka_options(broker.servers[0]))]
-        producing = cluster.start(*produce)
         up = cluster.start("up", "--ray", cluster.address, *where, node=OWN)
-        wait_until(lambda: has_decided(folder, SETTLED_STEPS), up)
+        produce = ["produce", *kafka_options(broker.servers[0])]
+        cluster.start(*produce, "--limit", str(SETTLED_STEPS * BATCH)).communicate()
+        wait_until(lambda: has_decided(folder, SETTLED_STEPS), up)  # so that nothing waits when the client begins
         wait_until((folder / "endpoints" / "serve").exists, up)
+        producing = cluster.start(*produce, "--rate", str(rate))
         address = (folder / "endpoints" / "serve").read_text().strip()
         with asking(address, token) as asked:
             time.sleep(seconds)
