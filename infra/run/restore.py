@@ -74,7 +74,7 @@ def restore_if_there(settings: Settings, config: Path | None, overrides: Iterabl
         _restore(copied, topic, settings.folder, config, overrides)
 
 
-def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterable[str]) -> "Restored":
+def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterable[str]) -> "RestoredRun":
     """Makes the folder. Given settings take the place of the run's own.
 
     Raises ConfigError if there is no journal in the topic.
@@ -91,7 +91,7 @@ def restore_run(topic: str, folder: Path, config: Path | None, overrides: Iterab
 
 def _restore(
     copied: CopiedFrames, topic: str, folder: Path, config: Path | None, overrides: Iterable[str]
-) -> "Restored":
+) -> "RestoredRun":
     about = _decode(copied.about, topic)
     given = [*overrides, f"folder={folder}", f"dispatch.journal_topic={topic}"]
     settings = load_settings(config, given, about.settings)
@@ -101,10 +101,10 @@ def _restore(
     usual = dict(flat(Settings.model_construct().model_dump(mode="json")))
     now = dict(flat(settings.model_dump(mode="json")))
     missing = tuple(name for name in about.missing if now[name] == usual[name])
-    return Restored(settings.run, copied.first + len(copied.bodies), missing)
+    return RestoredRun(settings.run, copied.first + len(copied.bodies), missing)
 
 
-class Restored(NamedTuple):
+class RestoredRun(NamedTuple):
     """A run that was restored."""
 
     run: str
