@@ -6,7 +6,9 @@ ring of all workers is one more candidate:
 1. *expected*: the ring is tried if it should be clearly faster (MIN_IMPROVEMENT). That is known of the dense gradients
    alone, by the links; which rows it would replicate is decided in it, at its checkpoints. Links are not all: over the
    hub, shards sum the gradients, and processors may limit. So a ring that should not be much slower is tried, too, if
-   the trial cannot cost more than MAY_COST steps; again only after so many steps that trials take EXPLORED of them.
+   the trial cannot cost more than MAY_COST steps; again only after so many steps that trials take EXPLORED of them, or
+   if steps over the hub have become clearly slower than those of the trial were: the first steps of a run are its
+   fastest, so a ring that follows them may lose to what the hub does not reach either.
 2. *tried*: a change takes a generation, which begins with a checkpoint. A trial ends after TRIAL_STEPS, or at once if
    it has cost what MAY_COST steps over the hub take.
 3. *confirmed or taken back*: the ring stays if its steps were faster. Otherwise the run returns to the hub, and tries
@@ -40,6 +42,8 @@ class HubOrRingState(msgspec.Struct, frozen=True):
     is_ring: bool = False
     hub_seconds: float | None = None
     """Seconds of a step over the hub; None: not known."""
+    tried_seconds: float | None = None
+    """Seconds of a step in the ring that was left last; None: none was."""
     tries: int = 0
     """How often the ring was tried and left."""
     is_confirmed: bool = False
@@ -142,6 +146,8 @@ class HubOrRing:
             return None
         if ring_seconds < (1 - MIN_IMPROVEMENT) * hub_seconds:
             reason = "expected to be faster"
+        elif (tried := self._state.tried_seconds) is not None and tried < (1 - MIN_IMPROVEMENT) * hub_seconds:
+            reason, ring_seconds = "the hub is slower than the ring was", tried
         elif self._may_find_out(ring_seconds - hub_seconds, hub_seconds):
             reason = "only the clock can tell"
         else:
@@ -179,7 +185,8 @@ class HubOrRing:
         return self._leave("the ring has become slower", hub_seconds, now) if has_slowed else None
 
     def _leave(self, reason: str, hub_seconds: float, ring_seconds: float) -> WayChange:
-        self._set(is_ring=False, is_confirmed=False, hub_seconds=None, tries=self._state.tries + 1)
+        tries = self._state.tries + 1
+        self._set(is_ring=False, is_confirmed=False, hub_seconds=None, tried_seconds=ring_seconds, tries=tries)
         return WayChange(False, reason, hub_seconds, ring_seconds)
 
     def _set(self, **changes: float | bool | None) -> None:

@@ -74,6 +74,16 @@ def test_a_ring_that_was_slower_is_taken_back_and_tried_again_later() -> None:
     assert choice.due_after == 1.0
 
 
+@pytest.mark.parametrize(("hub", "is_tried"), [(1.15, False), (1.17, True)])
+def test_a_ring_that_lost_to_the_first_steps_of_a_run_is_tried_again(hub: float, is_tried: bool) -> None:
+    choice = tried()
+    measured(choice, 1.1, TRIAL_STEPS)
+    choice.start_generation(is_open=True, is_ring=False)
+    measured(choice, hub, 2 * LEAST_WAIT)
+    change = WayChange(True, "the hub is slower than the ring was", 1.1, hub)
+    assert choice.consider(hub) == (change if is_tried else None)
+
+
 def test_a_trial_that_costs_too_much_ends_at_once() -> None:
     choice = tried()
     assert not measured(choice, 100.0, LEFT_OUT)
