@@ -13,8 +13,9 @@ ring of all workers is one more candidate:
    it has cost what MAY_COST steps over the hub take.
 3. *confirmed or taken back*: the ring stays if its steps were faster. Otherwise the run returns to the hub, and tries
    again after intervals that double.
-4. A ring whose steps become much slower (SLOWED), and slower than those over the hub were, is left: its slowest link
-   holds up everybody. One that is still faster stays: other work on the machines would slow down the hub as well.
+4. A ring whose steps become much slower (SLOWED) than they were and than those over the hub were is left: its slowest
+   link holds up everybody. Otherwise it stays: other work on the machines would slow down the hub as well, and the
+   steps over the hub that are known are early ones.
 
 It counts measured steps and knows no links; how long a step in a ring should take is given.
 """
@@ -175,13 +176,13 @@ class HubOrRing:
         return None
 
     def _watch(self) -> WayChange | None:
-        """Leaves a ring that has become much slower than it was, and slower than the hub was."""
+        """Leaves a ring that has become much slower than it was, and than the hub was."""
         if len(self._recent) < RECENT:
             return None
         now = median(self._recent)
         self._least = min(self._least, now)
         hub_seconds = self._state.hub_seconds or 0.0
-        has_slowed = now > max(SLOWED * self._least, hub_seconds)
+        has_slowed = now > SLOWED * max(self._least, hub_seconds)
         return self._leave("the ring has become slower", hub_seconds, now) if has_slowed else None
 
     def _leave(self, reason: str, hub_seconds: float, ring_seconds: float) -> WayChange:
