@@ -28,6 +28,7 @@ settings.load_profile("freshet")
 pytest_plugins = (
     "tests.buckets",
     "tests.costs",
+    "tests.failures",
     "tests.fuzzing",
     "tests.own_modules",
     "tests.quick",

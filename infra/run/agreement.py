@@ -97,6 +97,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.largest_share",
         "dispatch.choose",
         "dispatch.journal_bytes",
+        "dispatch.journal_topic",
         "dispatch.lookahead",
         "dispatch.deadline",
         "dispatch.silence_seconds",
