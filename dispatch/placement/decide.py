@@ -191,7 +191,7 @@ class Decider:
         assignment = assigned.assignment
         plan = assigned.plan
         sole = self._update_capacities(assignment, plan)
-        if self._two_fold is not None:
+        if self._two_fold is not None and self.may_replicate:
             replicated = self._directory.replicated
             costs_n = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
             self._two_fold.count_step(rows, assignment.worker_B, plan, replicated, costs_n)

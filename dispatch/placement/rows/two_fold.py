@@ -25,7 +25,7 @@ import numpy as np
 
 from dispatch.placement.arrays import F64, I32, I64, Bool
 from dispatch.placement.rows.index import BatchRows
-from dispatch.placement.rows.plan import Moves, RoundPlan
+from dispatch.placement.rows.plan import RoundPlan
 from infra.base.growing import GrowingArray
 from infra.base.kernels import kernel
 
@@ -71,9 +71,9 @@ class TwoFold:
                 (moved.push_parts, whole * self._value_share),
                 (moved.pull_values, whole * self._value_share),
             ):
-                self._add(moves, cost)
+                add_costs(moves.rows, cost, self._cost_R)
         self._cost_R[known] = cost_H  # a replica moves as it enters only
-        if (is_hot_U := np.isin(batch.rows_U, replicated)).any():
+        if replicated.size and (is_hot_U := np.isin(batch.rows_U, replicated)).any():
             cost_U = on_demand_costs(batch.local_BF, assignment_B, is_hot_U, self._value_share * row_cost_n)
             self._cost_R[batch.rows_U[is_hot_U]] += cost_U[is_hot_U]
 
@@ -104,10 +104,6 @@ class TwoFold:
         """Discards what was counted of rows whose keys are forgotten."""
         known = rows[rows < self._steps_R.size]
         self._cost_R[known], self._steps_R[known] = 0, 0
-
-    def _add(self, moves: Moves, cost: float) -> None:
-        is_counted = moves.rows < self._cost_R.size  # others are evicted, or leave, and were not used since
-        add_costs(moves.rows if is_counted.all() else moves.rows[is_counted], cost, self._cost_R)
 
 
 def ring_cost(link_cost_n: F64, value_share: float) -> float:
@@ -141,8 +137,10 @@ def count_uses(rows_U: I64, steps_R: I64) -> None:
 
 @kernel
 def add_costs(rows: I64, cost: float, cost_R: F64) -> None:
+    """Rows that are not counted yet are evicted, or leave, and were not used since."""
     for row in rows:
-        cost_R[row] += cost
+        if row < cost_R.size:
+            cost_R[row] += cost
 
 
 @kernel
