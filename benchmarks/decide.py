@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.clicks import made_up_samples, read_samples
+from dispatch.placement.capacity.room import hot_rows
 from dispatch.placement.decide import Decider, warm_up
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.policies.registry import parse_spec
@@ -117,9 +118,9 @@ def decide_table(results: Sequence[DecideResult]) -> Table:
 
 def time_decisions(policy: str, workers: int, batch: int, keys_KF: NDArray[np.uint64], cache_rows: int) -> DecideResult:
     spec = parse_spec(policy)
-    directory = Directory(
-        np.full(workers, cache_rows, np.int64), "emark", SHARDS, spec.needs.synchronisation, write_behind=WRITE_BEHIND
-    )
+    hot = hot_rows(spec.needs.hot_share, cache_rows)
+    caches = np.full(workers, cache_rows, np.int64)
+    directory = Directory(caches, "emark", SHARDS, spec.needs.synchronisation, hot, write_behind=WRITE_BEHIND)
     decider = Decider(Index(), directory, spec.build(SEED, "cpu"), spec.needs, np.ones(workers))
     times = []
     distinct = 0

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from benchmarks.decide import run_decide, time_decisions
 from benchmarks.growth import growing_keys, run_growth
+from dispatch.placement.rows.two_fold import TwoFold
 from infra.base.errors import ConfigError
 from infra.cli.main import app
 from ingest.schema import load_schema
@@ -27,6 +28,15 @@ def test_every_combination_is_timed_and_its_parts_are_less_than_the_whole() -> N
         assert (result.assign > 0) is (result.workers > 1), "one worker has nothing to assign"
         assert result.look_up + result.plan > 0
         assert result.longest > 0
+
+
+def test_what_replicas_cost_a_decision_is_part_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(TwoFold, "count_step", lambda _self, batch, *_: counted.append(batch.rows_U.size))
+    keys_KF = np.arange(64, dtype=np.uint64).reshape(16, 4)
+    for policy in ("esd:1", "esd:1:hot"):
+        time_decisions(policy, 2, 2, keys_KF, cache_rows=2000)
+    assert counted == [8] * 8
 
 
 def test_a_cache_that_is_too_small_is_named_with_its_option() -> None:
