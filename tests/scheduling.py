@@ -30,7 +30,7 @@ BROKER_FILES = (
     *("ingest/kafka/test_source.py", "ingest/kafka/test_sink.py", "ingest/kafka/test_topics.py"),
     *("ingest/kafka/test_letter_topic.py", "infra/kafka/test_broker.py", "ingest/test_check.py"),
     *("api/test_requests.py", "api/test_samples.py", "serving/labels/test_joiner.py", "infra/deploy/test_compose.py"),
-    *("ingest/kafka/test_peek.py", "ingest/kafka/test_frame_topic.py", "end_to_end/test_restore.py"),
+    *("ingest/kafka/clients/test_peek.py", "ingest/kafka/test_frame_topic.py", "end_to_end/test_restore.py"),
 )
 
 
