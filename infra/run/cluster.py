@@ -259,7 +259,7 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
         yield _worker(settings, f"{WORKER}{number}", link, _place(extras, number))
     if extras.api:
         served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
-        yield replace(served, essential=False, stop_order=4)
+        yield replace(served, max_restarts=None, essential=False, stop_order=4)
     if extras.produce is not None:
         yield _producer(settings, extras, extras.produce)
     if extras.serve:
@@ -385,6 +385,7 @@ def _servers(settings: Settings) -> Iterator[ProcessSpec]:
             needs=(SERVE,) if number else (),
             endpoint_file=settings.folder / "endpoints" / name,
             restart="on_failure",
+            max_restarts=None,
             essential=False,
             stop_order=4,
         )

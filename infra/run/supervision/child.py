@@ -6,9 +6,9 @@
                  pausing ◄──────────► failed        after its last restart, or it may not be restarted
 
 A process that fails is restarted at once, as soon as what it needs is ready: the first time, and whenever the run has
-made progress since its last failure. Without progress pauses grow, and after ``max_restarts`` of them it has failed for
-good. A process that no longer touches its alive file was stopped or hangs; it is killed, and then it has failed like
-any other.
+made progress since its last failure. Without progress pauses grow, and after ``max_restarts`` of them, if there is such
+a number, it has failed for good. A process that no longer touches its alive file was stopped or hangs; it is killed,
+and then it has failed like any other.
 """
 
 import os
@@ -29,6 +29,8 @@ from infra.run.supervision.compiling import compiling_file
 from infra.run.supervision.nursery import kill_group
 
 LONGEST_PAUSE_SECONDS = 30.0
+MOST_DOUBLINGS = 16
+"""of a pause; more would lead to the same one"""
 TAIL_LINES = 12
 LINE_CHARACTERS = 1000
 """Most characters of a log line that an error message quotes."""
@@ -58,8 +60,8 @@ class ProcessSpec:
     alive_seconds: float = ALIVE_SECONDS
     """How long it may not be touched, after the first touch, before the process is killed."""
     restart: Literal["never", "on_failure"] = "never"
-    max_restarts: int = 3
-    """Consecutive failures without progress that are followed by a restart; the next one is final."""
+    max_restarts: int | None = 3
+    """Consecutive failures without progress that are followed by a restart; the next one is final. None: all are."""
     backoff_seconds: float = 0.5
     """Pause before the second restart without progress; doubles with each further one, up to half a minute."""
     healthy_seconds: float = 300.0
@@ -186,7 +188,8 @@ class Child:
         if self.state != "pausing":
             return self.state == "waiting"
         at_once = self._failures <= 1 or self.status == START_ANEW
-        pause = 0.0 if at_once else self.spec.backoff_seconds * 2.0 ** (self._failures - 2)
+        doublings = min(self._failures - 2, MOST_DOUBLINGS)
+        pause = 0.0 if at_once else self.spec.backoff_seconds * 2.0**doublings
         return time.monotonic() - self._since >= min(pause, LONGEST_PAUSE_SECONDS)
 
     def excuse(self) -> None:
@@ -267,7 +270,8 @@ class Child:
         self._failures += 1
         self.failure = self._why or self._last_status()
         may_restart = self.spec.restart == "on_failure" and self.status != WRONG_SETTING
-        self.state = "pausing" if may_restart and self._failures <= self.spec.max_restarts else "failed"
+        has_restarts = self.spec.max_restarts is None or self._failures <= self.spec.max_restarts
+        self.state = "pausing" if may_restart and has_restarts else "failed"
 
     def _last_status(self) -> str:
         """How it ended; if it gave up, with what it said last."""

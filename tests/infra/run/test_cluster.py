@@ -165,11 +165,12 @@ def test_every_restart_is_told_once_with_its_reason(tmp_path: Path) -> None:
 
 def test_what_a_run_cannot_do_without_is_kept_alive(tmp_path: Path) -> None:
     settings = load_settings(None, ["dispatch.workers=1", "ps.shards=1"], folder=tmp_path)
-    extras = Extras(produce=())
+    extras = Extras(produce=(), serve=True)
     kept = {spec.name: spec for spec in kept_alive(specs(settings, extras), settings, extras)}
     assert {name for name, spec in kept.items() if spec.restart == "on_failure"} == set(kept)
     lasting = {name for name, spec in kept.items() if spec.max_restarts == MOST_RESTARTS}
     assert lasting == {"ps-0", "dispatcher", "worker-0"}
+    assert {name for name, spec in kept.items() if spec.max_restarts is None} == {"api", "serve"}
     assert kept["worker-0"].alive_file == tmp_path / "endpoints" / "worker-0.alive"
 
 

@@ -137,7 +137,7 @@ def test_pause_before_a_restart_doubles_up_to_half_a_minute(tmp_path: Path, monk
     paused, now = Child(ProcessSpec("api", ["api"], backoff_seconds=1.0), tmp_path / "log"), [0.0]
     paused.state = "pausing"
     monkeypatch.setattr("infra.run.supervision.child.time", SimpleNamespace(monotonic=lambda: now[0]))
-    for failures, pause in ((1, 0.0), (2, 1.0), (3, 2.0), (5, 8.0), (10, 30.0)):
+    for failures, pause in ((1, 0.0), (2, 1.0), (3, 2.0), (5, 8.0), (10, 30.0), (10_000, 30.0)):
         paused._failures = failures
         now[0] = pause - 0.01
         assert not paused.due()
@@ -167,6 +167,12 @@ def test_failures_without_progress_pause_and_are_final_in_the_end(tmp_path: Path
     with pytest.raises(ProcessFailed, match="'ps' ended with status 7, restarted 2 times"):
         Supervisor([spec], tmp_path, progress=lambda: 9).run(Stop())
     assert story(tmp_path) == ["ps started"] * 3
+
+
+def test_process_whose_restarts_are_not_limited_comes_back_however_often_it_fails(tmp_path: Path) -> None:
+    flaky = "sys.exit(0 if len((folder / 'story').read_text().splitlines()) == 9 else 7)"
+    spec = child(tmp_path, "api", flaky, restart="on_failure", max_restarts=None, backoff_seconds=0.0, ends_run=True)
+    assert Supervisor([spec], tmp_path).run(Stop()).restarts == {"api": 8}
 
 
 def test_process_that_ended_itself_to_be_started_anew_is_restarted_at_once(tmp_path: Path) -> None:
