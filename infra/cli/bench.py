@@ -1,5 +1,6 @@
 """``freshet bench``: every benchmark as a command. Results are printed and, with --json, written to a file."""
 
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -737,6 +738,17 @@ def parse_counts(text: str, option: str) -> tuple[int, ...]:
     return counts
 
 
+def parse_factors(text: str, option: str) -> tuple[float, ...]:
+    """The same, with fractions."""
+    try:
+        factors = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        factors = ()
+    if not factors or not all(0 < factor < math.inf for factor in factors):
+        raise ConfigError(f"{option} cannot be {text!r}; expected positive numbers separated by commas")
+    return factors
+
+
 @dataclass(frozen=True)
 class PruneOptions:
     """What is pruned, and how far."""
@@ -887,6 +899,58 @@ def train(
     Console().print(train_table(results, experiment))
     write_json(results, output)
     check_losses(results)
+
+
+@app.command("map")
+@grouped
+def map_runs(
+    what: TrainOptions,
+    speeds: Annotated[str, typer.Option(help="Factors of all links, several numbers separated by commas.")] = "0.2,1,5",
+    sizes: Annotated[str, typer.Option(help="Factors of the batch, several whole numbers.")] = "1,4,16",
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=3)] = 120,
+    warm_up: Annotated[int, typer.Option(help="First steps that are not counted.", min=1)] = 60,
+    repeat: Annotated[int, typer.Option(help="Runs of each candidate, in turn; medians are compared.", min=1)] = 1,
+    pin: Annotated[
+        int, typer.Option(help="Cores reserved for each worker, and as many threads; 0: none (Linux).", min=0)
+    ] = 0,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="One setting. Repeatable.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw both maps into this file (SVG, PNG or PDF).")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Map when several workers pay, in real runs: one worker alone, several, and the own choice, at every combination
+    of link speed and batch size; beside each what freshet plan expects.
+
+    Example: freshet bench map --workers 2 --links 0.2,0.2 --speeds 0.25,1,4 --sizes 1,4,16 --plot map.png
+    """
+    stop = stop_on_signals()
+    from benchmarks.train import check_losses
+    from infra.base.telemetry import configure_logging
+    from infra.plan.grid import Grid, run_grid
+    from infra.plan.picture import check_picture, plot_grid
+    from infra.plan.report import grid_table
+    from infra.run.display import Display
+
+    check_picture(plot)
+    grid = Grid(parse_factors(speeds, "--speeds"), parse_counts(sizes, "--sizes"))
+    experiment = replace(what.experiment(steps, warm_up, REGRET_CACHE_ROWS, overrides or ()), own_cores=pin)
+    tell = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        configure_logging("supervisor", "bench-map", path=Path(folder) / "supervisor.log")
+        places = []
+        for place in run_grid(Path(folder), experiment, grid, repeat, stop, Display(tell)):
+            places.append(place)
+            tell.print(
+                f"{place.links_gbit[0]:g} Gbit/s, {place.batch:,} samples a step: several {place.gain:.2f} times as "
+                f"fast as one alone, the own choice {place.regret.ratio:.2f} of the best"
+            )
+    Console().print(grid_table(places))
+    write_json(places, output)
+    if plot is not None:
+        plot_grid(places, plot)
+    for place in places:
+        check_losses([place.own, *place.fixed])
 
 
 @app.command()

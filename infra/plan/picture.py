@@ -1,11 +1,13 @@
-"""When several workers are worth using: a map over compute and link speed, drawn without a screen."""
+"""When several workers are worth using: maps of plans and of real runs, drawn without a screen."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.simulated.plots import check_can_plot
 from infra.base.errors import ConfigError
+from infra.plan.grid import GridPlace
 from infra.plan.plan import Simulated, speed_up_map
 from infra.plan.simulate import PlanJob
 
@@ -69,3 +71,32 @@ def plot_plan(plan: Simulated, job: PlanJob, output: Path) -> None:
     )
     figure.colorbar(drawn, ax=axes, label="times as fast as one worker alone")
     figure.savefig(output)
+
+
+def plot_grid(places: Sequence[GridPlace], output: Path) -> None:
+    """The gain of several workers at each place: measured, and expected by the plan."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+    batches = sorted({place.batch for place in places})
+    speeds = sorted({place.links_gbit[0] for place in places})
+    figure = Figure(figsize=(9.6, 1.6 + 0.8 * len(speeds)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, name, title in zip(panels, ("gain", "planned_gain"), ("measured", "expected by the plan"), strict=True):
+        gains_YX = np.full((len(speeds), len(batches)), np.nan)
+        for place in places:
+            x, y, gain = batches.index(place.batch), speeds.index(place.links_gbit[0]), getattr(place, name)
+            gains_YX[y, x] = gain
+            axes.text(x, y, f"{gain:.2f}×", ha="center", va="center")
+        colours = TwoSlopeNorm(0.0, -1.0, 1.0)  # of powers of two: as much slower as one, or as much faster
+        drawn = axes.imshow(np.log2(gains_YX), norm=colours, cmap="RdBu", origin="lower", aspect="auto")
+        axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
+        axes.set_yticks(range(len(speeds)), [f"{speed:g}" for speed in speeds])
+        axes.set(xlabel="samples a step", title=title)
+    panels[0].set_ylabel("fastest link, Gbit/s")
+    figure.suptitle("Best set of several workers over one worker alone", fontsize=11)
+    scale = figure.colorbar(drawn, ax=list(panels), ticks=[-1.0, 0.0, 1.0], extend="both")
+    scale.ax.set_yticklabels(["half as fast", "equal", "twice as fast"])
+    figure.savefig(output, dpi=130)

@@ -12,11 +12,17 @@ import msgspec
 import numpy as np
 
 from benchmarks.regret import ALONE, set_sizes
+from benchmarks.simulated.sizes import Sizes
+from dispatch.dense import needs_ring
 from dispatch.placement.capacity.bounds import ShareBounds
 from dispatch.placement.errors import CacheTooSmall
 from dispatch.placement.policies.registry import parse_spec
+from infra.plan.compute import ComputeCurve, measure_compute
 from infra.plan.model import F64, limit_of, step_seconds
 from infra.plan.simulate import PlanJob, SetLoad, simulate_set
+from infra.run.dense_part import STATE_COPIES, dense_part
+from infra.run.settings import Settings
+from ingest.samples import Samples
 
 
 class PredictedMs(msgspec.Struct, frozen=True):
@@ -81,6 +87,34 @@ class Simulated:
     result: PlanResult
     loads: dict[int, SetLoad]
     """Loads by number of workers, of the candidates that can train the batch."""
+
+
+def plan_job(
+    settings: Settings, batches: Sequence[Samples], compute: ComputeCurve | None = None, devices: int | None = None
+) -> PlanJob:
+    """What a plan for these settings simulates. compute: measured here if None. devices: one a worker if None."""
+    dispatch = settings.dispatch
+    row = settings.rows.shape()
+    bytes_each = np.dtype(settings.rows.float_dtype).itemsize
+    sizes = Sizes(
+        row=row.total * bytes_each,
+        value=row.value * bytes_each,
+        dense=dense_part(settings).bytes,
+        reduce="ring" if needs_ring(settings.trainer.reduce, has_hot_set=False) else "hub",
+        dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
+    )
+    shares = [-(-settings.stream.batch // size) for size in set_sizes(dispatch.workers)]
+    return PlanJob(
+        keys=[np.ascontiguousarray(batch.keys_BF) for batch in batches],
+        cache_rows=dispatch.cache_rows,
+        eviction=dispatch.eviction,
+        shards=settings.ps.shards,
+        sizes=sizes,
+        compute=compute or measure_compute(settings, batches, shares),
+        devices=devices or dispatch.workers,
+        seed=settings.seed,
+        server_gbit=settings.ps.link_gbit,
+    )
 
 
 def make_plan(job: PlanJob, links_gbit: Sequence[float], policy: str, shares: ShareBounds, seconds: float) -> Simulated:

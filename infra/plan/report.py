@@ -1,10 +1,11 @@
-"""A plan for people: a table, and its conclusion in a few sentences."""
+"""Plans and grids for people: tables, and the conclusion of a plan in a few sentences."""
 
 from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.table import Table
 
+from infra.plan.grid import GridPlace
 from infra.plan.plan import PlannedSet, PlanResult
 
 
@@ -20,6 +21,24 @@ def plan_table(result: PlanResult) -> Table:
         table.add_row(*_line(candidate, alone, f"{candidate.workers} of {len(result.links_gbit)}"))
     if result.own is not None:
         table.add_row(*_line(result.own, alone, f"{result.own.policy}: {result.own.workers}"))
+    return table
+
+
+def grid_table(places: Sequence[GridPlace]) -> Table:
+    """One line per place: one worker alone, several, and the own choice."""
+    table = Table(title="Steps per second, once settled", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("fastest link, Gbit/s", justify="right")
+    for name in ("samples a step", "one alone", "several", "over one", "planned", "own choice", "over the best"):
+        table.add_column(name, justify="right")
+    table.add_column("took part")
+    for place in places:
+        rates = {each.policy: each.settled.median for each in place.fixed}
+        (alone,) = (each.settled.median for each in place.fixed if each.workers == 1)
+        table.add_row(
+            *(f"{place.links_gbit[0]:g}", f"{place.batch:,}", f"{alone:.2f}", f"{rates[place.several]:.2f}"),
+            *(f"{place.gain:.2f}×", f"{place.planned_gain:.2f}×", f"{place.own.settled.median:.2f}"),
+            *(f"{place.regret.ratio:.2f}×", ", ".join(map(str, place.taking_part))),
+        )
     return table
 
 

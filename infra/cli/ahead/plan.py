@@ -14,7 +14,6 @@ from infra.base.process import check_output, write_whole
 from infra.cli.options import RunOptions, grouped
 
 if TYPE_CHECKING:  # loads kernels
-    from infra.plan.simulate import PlanJob
     from infra.run.settings import Settings
     from ingest.samples import Samples
 
@@ -70,14 +69,16 @@ def plan(
     Example: freshet plan clicks.jsonl --set stream.schema_name=mine.toml --links 0.2,0.2,0.02 --plot plan.svg
     """
     check_output(json_file)
+    from infra.plan.compute import given_compute
     from infra.plan.picture import check_picture, plot_plan
-    from infra.plan.plan import make_plan
+    from infra.plan.plan import make_plan, plan_job
     from infra.plan.report import plan_lines, plan_table
 
     check_picture(plot)
     settings = _settings(events, machines, given)
     batches = _sample(events, given, settings)
-    job = _job(settings, machines, batches)
+    compute = None if machines.compute_ms is None else given_compute(machines.compute_ms)
+    job = plan_job(settings, batches, compute, machines.devices)
     policy = settings.dispatch.policy
     made = make_plan(job, settings.dispatch.links_gbit, policy, settings.dispatch.share_bounds, events.seconds)
     console = Console(width=None if Console().is_terminal else WIDTH)
@@ -123,41 +124,3 @@ def _sample(events: Events, given: RunOptions, settings: "Settings") -> "list[Sa
     if events.file is not None:
         return file_batches(settings, events.file, events.dataset, events.batches)
     return made_up_batches(settings, events.batches)
-
-
-def _job(settings: "Settings", machines: Machines, batches: "list[Samples]") -> "PlanJob":
-    import numpy as np
-
-    from benchmarks.regret import set_sizes
-    from benchmarks.simulated.sizes import Sizes
-    from dispatch.dense import needs_ring
-    from infra.plan.compute import given_compute, measure_compute
-    from infra.plan.simulate import PlanJob
-    from infra.run.dense_part import STATE_COPIES, dense_part
-
-    dispatch = settings.dispatch
-    row = settings.rows.shape()
-    bytes_each = np.dtype(settings.rows.float_dtype).itemsize
-    sizes = Sizes(
-        row=row.total * bytes_each,
-        value=row.value * bytes_each,
-        dense=dense_part(settings).bytes,
-        reduce="ring" if needs_ring(settings.trainer.reduce, has_hot_set=False) else "hub",
-        dense_state_copies=STATE_COPIES[settings.model.dense_optimizer],
-    )
-    shares = [-(-settings.stream.batch // size) for size in set_sizes(dispatch.workers)]
-    return PlanJob(
-        keys=[np.ascontiguousarray(batch.keys_BF) for batch in batches],
-        cache_rows=dispatch.cache_rows,
-        eviction=dispatch.eviction,
-        shards=settings.ps.shards,
-        sizes=sizes,
-        compute=(
-            given_compute(machines.compute_ms)
-            if machines.compute_ms is not None
-            else measure_compute(settings, batches, shares)
-        ),
-        devices=machines.devices or dispatch.workers,
-        seed=settings.seed,
-        server_gbit=settings.ps.link_gbit,
-    )

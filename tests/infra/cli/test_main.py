@@ -59,6 +59,7 @@ COMMANDS = [
     *(
         "bench step",
         "bench decide",
+        "bench map",
         "bench trace",
         "bench ps",
         "bench scale",
@@ -160,6 +161,10 @@ REFUSED: list[tuple[list[str], str]] = [
     (["up", "--set", "telemetry.metrics_port=9100"], "telemetry.metrics_port = 9100"),
     (["up", "--run", "a", "--set", "folder=b"], "--run a and --set folder="),
     (["bench", "ps", "--json", "no/where.json"], "cannot write no/where.json"),
+    (["bench", "map", "--speeds", "1,fast"], "--speeds cannot be '1,fast'"),
+    (["bench", "map", "--sizes", "0.5"], "--sizes cannot be '0.5'"),
+    (["bench", "map", "--workers", "1"], "one worker cannot be compared with several"),
+    (["bench", "map", "--plot", "no/where.png"], "cannot draw no/where.png"),
     (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
     (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
     (["keys", "secrets", "--worker", ""], "the name '' cannot be used"),
