@@ -50,8 +50,8 @@ LIVE_POLICIES = "laia,esd:1,joint:elastic"
 OWN_CHOICE = "joint:elastic"
 SCALE_POLICIES = "esd:1,joint,laia,joint:elastic"
 SCALE_WORKERS = "8,16,32,64,128,256,512,1024"
-SCALE_WIDTH = 140
-"""Columns of its table, wherever it is printed."""
+WIDE = 140
+"""Columns of wide tables, wherever they are printed."""
 LIVE_CACHE_ROWS = 8192
 """Rows in the cache of a worker, if none are given."""
 REGRET_CACHE_ROWS = 65_536
@@ -173,7 +173,7 @@ def scale(
         results.append(result)
         Console(stderr=True).print(Text(f"{result.policy}, {result.workers} workers: {result.loop:,.0f} ms a step"))
         write_json(results, output)
-    Console(width=SCALE_WIDTH).print(scale_table(results))
+    Console(width=WIDE).print(scale_table(results))
     if plot is not None:
         plot_scale(results, plot)
 
@@ -922,12 +922,12 @@ def map_runs(
     """Map when several workers pay, in real runs: one worker alone, several, and the own choice, at every combination
     of link speed and batch size; beside each what freshet plan expects.
 
-    Example: freshet bench map --workers 2 --links 0.2,0.2 --speeds 0.25,1,4 --sizes 1,4,16 --plot map.png
+    Example: freshet bench map --workers 2 --links 0.2,0.2 --dim 16 --speeds 0.5,2,8 --sizes 1,2,8 --plot map.png
     """
     stop = stop_on_signals()
     from benchmarks.train import check_losses
     from infra.base.telemetry import configure_logging
-    from infra.plan.grid import Grid, run_grid
+    from infra.plan.grid import Grid, checked_places, run_grid
     from infra.plan.picture import check_picture, plot_grid
     from infra.plan.report import grid_table
     from infra.run.display import Display
@@ -936,16 +936,16 @@ def map_runs(
     grid = Grid(parse_factors(speeds, "--speeds"), parse_counts(sizes, "--sizes"))
     experiment = replace(what.experiment(steps, warm_up, REGRET_CACHE_ROWS, overrides or ()), own_cores=pin)
     tell = Console(stderr=True)
+    places = []
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        experiments = checked_places(Path(folder), experiment, grid)
         configure_logging("supervisor", "bench-map", path=Path(folder) / "supervisor.log")
-        places = []
-        for place in run_grid(Path(folder), experiment, grid, repeat, stop, Display(tell)):
+        for place in run_grid(Path(folder), experiments, repeat, stop, Display(tell)):
             places.append(place)
-            tell.print(
-                f"{place.links_gbit[0]:g} Gbit/s, {place.batch:,} samples a step: several {place.gain:.2f} times as "
-                f"fast as one alone, the own choice {place.regret.ratio:.2f} of the best"
-            )
-    Console().print(grid_table(places))
+            line = f"{place.links_gbit[0]:g} Gbit/s, {place.batch:,} samples a step: several have {place.gain:.2f} "
+            line += f"of the speed of one alone, the own choice has {place.regret.ratio:.2f} of the best"
+            tell.print(line, soft_wrap=True)
+    Console(width=WIDE).print(grid_table(places))
     write_json(places, output)
     if plot is not None:
         plot_grid(places, plot)

@@ -5,15 +5,16 @@ as in ``freshet bench train --regret``. The plan for the same place knows nothin
 on the events and measures compute in this process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from benchmarks.regret import SEVERAL, Regret, RegretCandidate, fastest_first, ratios_of, regret_variants, run_regret
-from benchmarks.train import Experiment, settings_of
+from benchmarks.train import Experiment, Variant, check_variant, settings_of
 from infra.base.errors import ConfigError
 from infra.base.process import Stop
 from infra.plan.compute import ComputeCurve
@@ -63,19 +64,30 @@ class GridPlace(msgspec.Struct, frozen=True):
     """The same, of the fastest set of several workers, according to the plan."""
 
 
-def run_grid(
-    folder: Path, base: Experiment, grid: Grid, repeat: int, stop: Stop, display: Display
-) -> Iterator[GridPlace]:
-    """Yields each place as soon as it is measured."""
+def checked_places(folder: Path, base: Experiment, grid: Grid) -> list[Experiment]:
+    """The experiment of each place; raises ConfigError if one of its runs is not possible."""
     if base.workers < 2:
         raise ConfigError(f"one worker cannot be compared with several; got {base.workers}; raise --workers")
+    places = list(grid.places(fastest_first(base)))
+    for place, candidate in product(places, _candidates(base)):
+        check_variant(folder, place, candidate)
+    return places
+
+
+def _candidates(base: Experiment) -> list[Variant]:
+    return regret_variants(OWN_CHOICE, base.workers, rings=False)
+
+
+def run_grid(
+    folder: Path, places: Sequence[Experiment], repeat: int, stop: Stop, display: Display
+) -> Iterator[GridPlace]:
+    """Yields each place as soon as it is measured."""
     computed: dict[int, ComputeCurve] = {}
     """By samples of a step; links do not change it."""
-    for number, place in enumerate(grid.places(fastest_first(base))):
+    for number, place in enumerate(places):
         at = folder / str(number)
         planned, computed[place.whole_batch] = _planned(at, place, computed.get(place.whole_batch))
-        candidates = regret_variants(OWN_CHOICE, place.workers, rings=False)
-        result = run_regret(at, place, candidates, repeat, stop, display)
+        result = run_regret(at, place, _candidates(place), repeat, stop, display)
         (alone,) = (each for each in result.fixed if each.workers == 1)
         several = max((each for each in result.fixed if each.workers > 1), key=lambda each: each.settled.median)
         yield GridPlace(

@@ -15,6 +15,8 @@ FACTORS = np.geomspace(1 / 64, 64, 49)
 """Factors of compute and of link speed, around the given ones."""
 PAYS = 1.05
 """Speed-up over one worker alone from which on several are worth using."""
+DARK = 0.6
+"""Power of two of a gain, in either direction, from which its colour is dark."""
 LEVELS = (1.0, PAYS, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
@@ -89,7 +91,8 @@ def plot_grid(places: Sequence[GridPlace], output: Path) -> None:
         for place in places:
             x, y, gain = batches.index(place.batch), speeds.index(place.links_gbit[0]), getattr(place, name)
             gains_YX[y, x] = gain
-            axes.text(x, y, f"{gain:.2f}×", ha="center", va="center")
+            is_dark = abs(np.log2(gain)) > DARK
+            axes.text(x, y, f"{gain:.2f}×", ha="center", va="center", color="white" if is_dark else "black")
         colours = TwoSlopeNorm(0.0, -1.0, 1.0)  # of powers of two: as much slower as one, or as much faster
         drawn = axes.imshow(np.log2(gains_YX), norm=colours, cmap="RdBu", origin="lower", aspect="auto")
         axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])

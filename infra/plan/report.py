@@ -27,9 +27,10 @@ def plan_table(result: PlanResult) -> Table:
 def grid_table(places: Sequence[GridPlace]) -> Table:
     """One line per place: one worker alone, several, and the own choice."""
     table = Table(title="Steps per second, once settled", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("fastest link, Gbit/s", justify="right")
-    for name in ("samples a step", "one alone", "several", "over one", "planned", "own choice", "over the best"):
+    for name in ("fastest link, Gbit/s", "samples a step", "one alone", "several", "over one", "planned"):
         table.add_column(name, justify="right")
+    table.add_column("own choice", justify="right")
+    table.add_column("over the best", justify="right")
     table.add_column("took part")
     for place in places:
         rates = {each.policy: each.settled.median for each in place.fixed}

@@ -164,6 +164,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["bench", "map", "--speeds", "1,fast"], "--speeds cannot be '1,fast'"),
     (["bench", "map", "--sizes", "0.5"], "--sizes cannot be '0.5'"),
     (["bench", "map", "--workers", "1"], "one worker cannot be compared with several"),
+    (["bench", "map", "--sizes", "1,100"], "joint:elastic on 4 × 12800 samples cannot be run"),
     (["bench", "map", "--plot", "no/where.png"], "cannot draw no/where.png"),
     (["keys", "secrets", "--worker", "a/b"], "the name 'a/b' cannot be used"),
     (["keys", "secrets", "--worker", "../x"], "the name '../x' cannot be used"),
