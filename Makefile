@@ -11,7 +11,8 @@
 
 ARGS ?=
 TESTS ?=
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $(CORES) + 1)
 RUNS ?= 10
 PYTHON ?=
 FRESHET_TORCH ?=
@@ -67,14 +68,19 @@ prepare: system jars kernels
 
 # The checks take one core for a minute where nothing is cached: beside the tests, which end later. What they find is
 # told at the end.
+define beside_checks
+	@mkdir -p build; $(MAKE) --no-print-directory check >build/check.log 2>&1 </dev/null & check=$$!; \
+	PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest --no-loadscope-reorder $(1) $(TESTS); tests=$$?; \
+	wait $$check || { cat build/check.log; exit 1; }; exit $$tests
+endef
+
 test: ## set-up, checks, and the whole test suite
 	@$(MAKE) --no-print-directory -j4 prepare
-	@mkdir -p build; $(MAKE) --no-print-directory check >build/check.log 2>&1 </dev/null & check=$$!; \
-	PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS); tests=$$?; \
-	wait $$check || { cat build/check.log; exit 1; }; exit $$tests
+	$(call beside_checks,-n $(WORKERS))
 
-quick: check kernels ## checks, and the tests that tell most in a minute
-	@PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder --quick $(TESTS)
+# None of these tests waits for other processes, so each core has one of pytest's.
+quick: kernels ## checks, and the tests that tell most in a minute
+	$(call beside_checks,-q -n $(CORES) --quick)
 
 flaky: $(STAMP) ## the tests of processes RUNS times beside a busy loop on each core, and a table of what failed
 	@$(BIN)/python -m tests.flaky --runs $(RUNS) --workers $(WORKERS) $(TESTS)
