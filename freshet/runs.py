@@ -5,7 +5,7 @@ asks its control plane over HTTP, with a token of its own; a ``Run`` is therefor
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from freshet_client import Client
 from rich.console import Console
 
+from dispatch.commands.supervision import ListedProcess
 from dispatch.errors import NoAnswer
 from dispatch.journal.occupied import is_under_way
 from freshet.overrides import as_overrides, schema_setting
@@ -41,6 +42,8 @@ UsedT = TypeVar("UsedT")
 TOKEN_SECONDS = 30 * 86400.0
 """Lifetime of a handle's token; closing the handle revokes it."""
 LOOK_SECONDS = 0.1
+FAILS = 3
+"""Restarts of a process after which nobody waits until it is ready."""
 TOKEN_NAME = "freshet.Run"
 
 
@@ -198,26 +201,32 @@ def _place(run: str) -> Path:
 
 
 def _await_ready(folder: Path, process: OwnedProcess | None) -> None:
-    """Waits until all processes are ready; raises ProcessFailed if the run ends, or its control plane fails."""
+    """Waits until all processes are ready or fail; raises ProcessFailed if the run ends or its control plane fails."""
+    restarts: dict[str, int] = {}
+    """Of each process when it was first seen: those that a run can do without are restarted as long as it lasts."""
     while True:
         if (process is not None and process.has_ended()) or (process is None and not is_under_way(folder)):
             raise ProcessFailed(f"the run in {folder} ended before it was ready; expected one that waits for events")
-        states = _states(folder)
-        if states.get(API) == "failed" or (states and API not in states):
+        listed = _processes(folder)
+        fails = {
+            each.name: each.state == "failed" or each.restarts - restarts.setdefault(each.name, each.restarts) >= FAILS
+            for each in listed
+        }
+        if listed and fails.get(API, True):
             raise ProcessFailed(f"the run in {folder} has no control plane; expected one; see logs/api.log there")
-        if states and all(state in ("ready", "finished", "failed") for state in states.values()):
+        if listed and all(each.state in ("ready", "finished") or fails[each.name] for each in listed):
             return
         time.sleep(LOOK_SECONDS)
 
 
-def _states(folder: Path) -> dict[str, str]:
-    """The states of the run's processes; none while nobody answers."""
+def _processes(folder: Path) -> Sequence[ListedProcess]:
+    """The run's processes; none while nobody answers."""
     if not (folder / STORED).exists() or not is_under_way(folder) or read_endpoint(folder, AGENT) is None:
-        return {}
+        return ()
     try:
-        return {each.name: each.state for each in sockets.processes(find_running(folder, read_stored(folder)))}
+        return sockets.processes(find_running(folder, read_stored(folder)))
     except (NoAnswer, ProcessFailed, ConfigError):  # it begins, ends, or an earlier one was killed
-        return {}
+        return ()
 
 
 def _endpoint(folder: Path, process: str) -> str:

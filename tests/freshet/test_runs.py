@@ -10,10 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 import freshet
+from dispatch.commands.supervision import ListedProcess
 from dispatch.journal.history import read_history
+from freshet import runs
 from freshet.picture import as_html
 from tests.end_to_end.processes import ROOT, children_of, environment, wait_until
 
@@ -125,3 +128,30 @@ def test_a_wrong_setting_is_one_error(tmp_path: Path) -> None:
 def test_there_is_no_handle_for_a_run_that_is_not_under_way(tmp_path: Path) -> None:
     with pytest.raises(freshet.ConfigError, match="no settings of a run"):
         freshet.attach(tmp_path / "nothing")
+
+
+def listed(name: str, state: str, restarts: int) -> ListedProcess:
+    return msgspec.convert(
+        {"name": name, "state": state, "pid": 1, "restarts": restarts, "seconds": 0.0}, ListedProcess
+    )
+
+
+@pytest.mark.parametrize("name", ["api", "serve"])
+def test_a_handle_does_not_wait_for_what_fails_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    looks: list[tuple[ListedProcess, ...]] = []
+
+    def look(_folder: Path) -> tuple[ListedProcess, ...]:
+        ready = [listed(each, "ready", 9) for each in ("api", "serve") if each != name]
+        looks.append((*ready, listed(name, "pausing", 5 + len(looks))))
+        return looks[-1]
+
+    monkeypatch.setattr(runs, "is_under_way", lambda _folder: True)
+    monkeypatch.setattr(runs, "_processes", look)
+    if name == "api":
+        with pytest.raises(freshet.ProcessFailed, match="has no control plane"):
+            runs._await_ready(tmp_path, None)
+    else:
+        runs._await_ready(tmp_path, None)
+    assert len(looks) == 1 + runs.FAILS
