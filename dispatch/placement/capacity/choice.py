@@ -15,8 +15,9 @@ The expected time of a set:
   model may not know why it is slower, nor whom that concerns; the clock tells.
 
 All trials together may cost EXPLORED of the run's time, and the time of a few steps more at its beginning. A trial that
-has used up its part ends at once. A set that was measured and left is tried again at intervals that double
-(``set_times.py``), or when a link or the batch has changed.
+has used up its part ends at once. The first worker, which was alone while its caches filled, is tried once more in any
+case, if the model expects it to win back what that costs. A set that was measured and left is tried again at intervals
+that double (``set_times.py``), or when a link or the batch has changed.
 
 Legend: n workers.
 """
@@ -246,7 +247,8 @@ class MeasuredChoice(Participation):
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
         # one worker may have to wait for all that others own; it is given the time to show whether that pays
-        is_clear = int(members_n.sum()) == 1 and SLOWED * expected < before < float("inf")
+        is_much_faster = int(members_n.sum()) == 1 and SLOWED * expected < before
+        is_clear = before < float("inf") and (is_much_faster or self._was_cold(members_n, expected))
         self._stay = Stay(
             self._names_of(members_n),
             step,
@@ -322,9 +324,10 @@ class MeasuredChoice(Participation):
             likely = by_model + self._beyond(model, members_n)
             if self._may_lose_at_first(step) > 0.0:
                 return at_best if self._is_tried_at_first(members_n) else likely
-            can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and self._wins_back(likely))
+            is_much_faster = SLOWED * likely < self._stay.seconds and self._wins_back(likely)
+            can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and is_much_faster)
             return at_best if can_afford else float("inf")
-        if not known.is_settled and self._may_lose_at_first(step) > 0.0:
+        if not known.is_settled and (self._may_lose_at_first(step) > 0.0 or self._was_cold(members_n, by_model)):
             return min(known.seconds, at_best)
         if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
             return min(known.seconds, at_best)
@@ -455,7 +458,15 @@ class MeasuredChoice(Participation):
         assert self._stay is not None
         now = self._stay.seconds
         change = now if self._change_seconds is None else self._change_seconds
-        return SLOWED * seconds < now and 2 * change < WON_BACK * (now - seconds)
+        return 2 * change < WON_BACK * (now - seconds)
+
+    def _was_cold(self, members_n: Bool, seconds: float) -> bool:
+        """Whether one worker alone, whose steps now take so long by the model, was measured only as the first set of a
+        generation, with empty caches. It is tried once more, whatever other trials have cost.
+        """
+        known = self._times.of(self._names_of(members_n))
+        is_unsettled = known is not None and not known.is_settled
+        return is_unsettled and int(members_n.sum()) == 1 and self._wins_back(seconds)
 
     def _set_of(self, members: frozenset[str]) -> Bool:
         """These workers, and those that must not be parked."""

@@ -134,6 +134,15 @@ def test_a_set_that_turns_out_slower_is_left_for_the_one_before_and_the_time_tha
     assert lost < FIRST_STEPS * one * 1.1 + EXPLORED * sum(run.seconds) + 4 * longest
 
 
+def test_one_worker_that_was_measured_with_cold_caches_alone_is_tried_again_whatever_other_trials_have_cost() -> None:
+    world = World((0.125, 0.125, 0.75, 0.75, 0.75), compute=1.0, shared=1.0, cold=2.0)
+    run = drive(world, STEPS)
+    assert max(map(count, run.sets)) > 2, "trials of several were expensive"
+    assert run.settled(100) == (True, False, False, False, False)
+    settled, whole = regret(world, run)
+    assert (settled > 0.97, whole > 0.9) == (True, True), (settled, whole)
+
+
 def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_nothing_flaps() -> None:
     def slow_down(world: World, step: int) -> None:
         if step == 200:
