@@ -272,9 +272,8 @@ class MeasuredChoice(Participation):
         beyond = max(0.0, seconds - model.at_most(self.taking_part_n))
         links = tuple(model.row_n[self.taking_part_n].tolist())
         leaves = 0 if known is None else known.leaves
-        is_settled = self._stay.is_settled or (known is not None and known.is_settled)
         is_even = model.is_even(self.taking_part_n, SAME_INPUT)
-        time = SetTime(seconds, beyond, links, model.samples, step, leaves, is_settled, is_even)
+        time = SetTime(seconds, beyond, links, model.samples, step, leaves, self._stay.is_settled, is_even)
         self._times.put(self._stay.members, time)
         return seconds
 
@@ -329,7 +328,7 @@ class MeasuredChoice(Participation):
             return at_best if can_afford else float("inf")
         if not known.is_settled and (self._may_lose_at_first(step) > 0.0 or self._was_cold(members_n, by_model)):
             return min(known.seconds, at_best)
-        if known.is_settled and known.is_due(step) and self._can_afford(known.seconds):
+        if known.is_due(step) and self._can_afford(known.seconds):
             return min(known.seconds, at_best)
         if self._is_slow:
             return min(known.seconds, at_best) if may_be_fast and known.step < self._slow_since else known.seconds

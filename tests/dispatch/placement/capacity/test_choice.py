@@ -143,6 +143,17 @@ def test_one_worker_that_was_measured_with_cold_caches_alone_is_tried_again_what
     assert (settled > 0.97, whole > 0.9) == (True, True), (settled, whole)
 
 
+@pytest.mark.parametrize(("shared", "cold"), [(1.0, 2.5), (1.0, 3.0), (0.3, 3.0), (0.0, 3.0)])
+def test_a_generation_that_begins_with_cold_caches_finds_a_set_as_fast_as_the_one_before(
+    shared: float, cold: float
+) -> None:
+    world, times = World((FAST,) * 6, compute=1.0, shared=shared, late=0.1, cold=cold), SetTimes()
+    drive(world, STEPS, times)
+    again = replace(world)  # as after a crash: what was measured is known, and caches are empty
+    settled, whole = regret(again, drive(again, STEPS, times))
+    assert (settled > 0.95, whole > 0.9) == (True, True), (settled, whole)
+
+
 def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_nothing_flaps() -> None:
     def slow_down(world: World, step: int) -> None:
         if step == 200:
