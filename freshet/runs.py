@@ -208,14 +208,17 @@ def _await_ready(folder: Path, process: OwnedProcess | None) -> None:
         if (process is not None and process.has_ended()) or (process is None and not is_under_way(folder)):
             raise ProcessFailed(f"the run in {folder} ended before it was ready; expected one that waits for events")
         listed = _processes(folder)
-        fails = {
-            each.name: each.state == "failed" or each.restarts - restarts.setdefault(each.name, each.restarts) >= FAILS
-            for each in listed
+        waiting = [each for each in listed if each.state not in ("ready", "finished")]
+        failing = {
+            each.name
+            for each in waiting
+            if each.state == "failed" or each.restarts - restarts.get(each.name, each.restarts) >= FAILS
         }
-        if listed and fails.get(API, True):
+        if listed and (API in failing or all(each.name != API for each in listed)):
             raise ProcessFailed(f"the run in {folder} has no control plane; expected one; see logs/api.log there")
-        if listed and all(each.state in ("ready", "finished") or fails[each.name] for each in listed):
+        if listed and len(failing) == len(waiting):
             return
+        restarts = {each.name: each.restarts for each in listed} | restarts
         time.sleep(LOOK_SECONDS)
 
 

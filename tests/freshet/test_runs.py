@@ -155,3 +155,13 @@ def test_a_handle_does_not_wait_for_what_fails_again_and_again(
     else:
         runs._await_ready(tmp_path, None)
     assert len(looks) == 1 + runs.FAILS
+
+
+def test_a_handle_takes_an_api_that_is_ready_however_often_it_was_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([(listed("api", "starting", 0),), (listed("api", "ready", 2 * runs.FAILS),)])
+    monkeypatch.setattr(runs, "is_under_way", lambda _folder: True)
+    monkeypatch.setattr(runs, "_processes", lambda _folder: next(looks))
+    runs._await_ready(tmp_path, None)
+    assert not list(looks)

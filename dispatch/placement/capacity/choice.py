@@ -247,8 +247,8 @@ class MeasuredChoice(Participation):
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
         # one worker may have to wait for all that others own; it is given the time to show whether that pays
-        is_much_faster = int(members_n.sum()) == 1 and SLOWED * expected < before
-        is_clear = before < float("inf") and (is_much_faster or self._was_cold(members_n, expected))
+        is_alone = int(members_n.sum()) == 1 and before < float("inf")
+        is_clear = is_alone and (SLOWED * expected < before or self._was_cold(members_n, expected))
         self._stay = Stay(
             self._names_of(members_n),
             step,
@@ -323,8 +323,8 @@ class MeasuredChoice(Participation):
             likely = by_model + self._beyond(model, members_n)
             if self._may_lose_at_first(step) > 0.0:
                 return at_best if self._is_tried_at_first(members_n) else likely
-            is_much_faster = SLOWED * likely < self._stay.seconds and self._wins_back(likely)
-            can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and is_much_faster)
+            is_clear = SLOWED * likely < self._stay.seconds and self._wins_back(likely)
+            can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and is_clear)
             return at_best if can_afford else float("inf")
         if not known.is_settled and (self._may_lose_at_first(step) > 0.0 or self._was_cold(members_n, by_model)):
             return min(known.seconds, at_best)

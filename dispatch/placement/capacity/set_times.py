@@ -53,7 +53,9 @@ class SetTime(msgspec.Struct, frozen=True):
     leaves: int = 0
     """How often it was left for a faster one."""
     is_settled: bool = True
-    """Whether enough steps were measured; those of a run's first set were few, with empty caches."""
+    """Whether enough steps were measured; those of a generation's first set may be few, with empty
+    caches.
+    """
     is_even: bool = False
     """Whether its members' links and processors were about equally fast."""
 

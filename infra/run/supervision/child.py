@@ -30,7 +30,7 @@ from infra.run.supervision.nursery import kill_group
 
 LONGEST_PAUSE_SECONDS = 30.0
 MOST_DOUBLINGS = 16
-"""of a pause; more would lead to the same one"""
+"""Most doublings of a pause that are computed; the pause is at its longest before that."""
 TAIL_LINES = 12
 LINE_CHARACTERS = 1000
 """Most characters of a log line that an error message quotes."""
