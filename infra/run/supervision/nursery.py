@@ -196,8 +196,8 @@ class Nursery:
     def _is_stuck(self, asked: float) -> bool:
         """Whether the nursery, which has owed a process since then, will not start it."""
         assert self._process is not None
-        now = time.monotonic()
         used_seconds = sum(psutil.Process(self._process.pid).cpu_times()[:2])
+        now = time.monotonic()
         if used_seconds != self._used_seconds:
             self._used_seconds = used_seconds
             self._worked = now

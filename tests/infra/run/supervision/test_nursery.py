@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -154,14 +155,18 @@ def test_a_nursery_that_takes_long_to_load_what_a_process_needs_is_left_alone(
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nursery.close()
+    times: list[Any] = [(0.0, 0.0)]
 
-    def worked_seconds() -> float:
-        return sum(psutil.Process(nursery.pid).cpu_times()[:2]) if nursery.pid else 0.0
+    class Watched(psutil.Process):
+        def cpu_times(self) -> Any:
+            times.append(super().cpu_times())
+            return times[-1]
 
     def later_and_later() -> float:
-        """A clock that a busy machine does not disturb: much time passes whenever the nursery has worked a little."""
-        return 10_000 * worked_seconds()
+        """A clock that a busy machine does not disturb: much time passes whenever the nursery was seen to work."""
+        return 10_000 * float(sum(times[-1][:2]))
 
+    monkeypatch.setattr("infra.run.supervision.nursery.psutil", SimpleNamespace(Process=Watched))
     monkeypatch.setattr("infra.run.supervision.nursery.time", SimpleNamespace(monotonic=later_and_later))
     monkeypatch.setattr("infra.run.supervision.nursery.LOADING_SECONDS", math.inf)
     child = start(nursery, tmp_path / "log", *WAITING)
@@ -169,7 +174,7 @@ def test_a_nursery_that_takes_long_to_load_what_a_process_needs_is_left_alone(
     wait_until(lambda: child.poll() is not None or bool(child.pid))
     assert child.returncode is None
     assert nursery.pid == before
-    assert later_and_later() > 2 * IDLE_SECONDS
+    assert later_and_later() > 2 * IDLE_SECONDS, "no time has passed"
 
 
 def test_a_nursery_that_works_without_end_is_replaced(
