@@ -7,6 +7,9 @@ first.
 Legend: n workers.
 """
 
+from collections import deque
+from statistics import median
+
 import numpy as np
 
 from dispatch.placement.arrays import F64
@@ -15,6 +18,8 @@ DAMPING = 0.2
 """Weight of the newest step."""
 FAR_SLOWER = 3.0
 """A worker that takes this many times its fastest step, alone and lately, has lost a part of its processor."""
+RECENT_ALONE = 5
+"""Steps of a worker alone of which the median counts as lately: single steps take many times as long as others."""
 VARIED = 0.25
 """Standard deviation of a worker's samples, as a share of their mean, above which the line is trusted."""
 
@@ -29,7 +34,7 @@ class ComputeTimes:
         self._covariance_n = np.zeros(workers)
         self._fixed_share_n = np.zeros(workers)
         self._least_sample_n = np.full(workers, np.inf)
-        self._alone_sample_n = np.full(workers, np.nan)
+        self._alone_samples = [deque[float](maxlen=RECENT_ALONE) for _ in range(workers)]
 
     def add(self, worker: int, samples: int, seconds: float, is_alone: bool = False) -> None:
         """Adds one step of a worker that had samples. is_alone: no other one had."""
@@ -45,9 +50,7 @@ class ComputeTimes:
         self._separate(worker)
         self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
         if is_alone:
-            before = self._alone_sample_n[worker]
-            now = seconds / samples
-            self._alone_sample_n[worker] = now if np.isnan(before) else before + DAMPING * (now - before)
+            self._alone_samples[worker].append(seconds / samples)
 
     def _separate(self, worker: int) -> None:
         mean = self._samples_n[worker]
@@ -80,4 +83,5 @@ class ComputeTimes:
         known_n = np.isfinite(self._least_sample_n)
         least = float(self._least_sample_n.min(initial=np.inf))
         fastest_n = np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)
-        return np.where(self._alone_sample_n > FAR_SLOWER * fastest_n, self._alone_sample_n, fastest_n)
+        lately_n = np.array([median(latest) if latest else 0.0 for latest in self._alone_samples])
+        return np.where(lately_n > FAR_SLOWER * fastest_n, lately_n, fastest_n)
