@@ -445,7 +445,7 @@ def threaded(function: Kernel) -> Kernel:
 
     @wraps(function)
     def call(passes: int, *arguments: Any) -> Any:
-        if passes == 1 or _THREADS.number == 1:
+        if passes <= 1 or _THREADS.number == 1:
             return alone(passes, *arguments)
         with _THREADS.lock:
             numba.set_num_threads(min(passes, _THREADS.number))

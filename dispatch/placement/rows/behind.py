@@ -9,7 +9,7 @@ A list is doubly linked, through the slots of the cache: a row that is trained a
 so no step has to tidy up after others. A slot whose row is no longer owned, or another one, stays in the list until it
 is first or trained again.
 
-Legend: n workers, C slots, K numbers of a worker.
+Legend: n workers, w those with samples, C slots, K numbers of a worker.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
-from dispatch.placement.arrays import F64, I32
+from dispatch.placement.arrays import F64, I32, I64
 from dispatch.placement.rows import cache
 from dispatch.placement.rows.cache import Caches
 from dispatch.placement.rows.moves import OWNED_BEHIND, PULLS_COUNT, RoundMoves, push
@@ -81,7 +81,8 @@ class WriteBehind:
     def note(self, uses: Uses, slots: I32) -> None:
         """Moves what the step trains to the ends of the lists; slots: of the rows in ``uses``."""
         if self.share:
-            list_trained(uses.alone_n.size, self.lists, uses, slots)
+            users_w = np.flatnonzero(np.diff(uses.local_starts))
+            list_trained(users_w.size, users_w, self.lists, uses, slots)
 
     def forget(self) -> None:
         """Clears the lists, because every row has become clean."""
@@ -123,10 +124,10 @@ def push_idle(
 
 
 @threaded
-def list_trained(n: int, lists: IdleLists, uses: Uses, slots: I32) -> None:
+def list_trained(w: int, users_w: I64, lists: IdleLists, uses: Uses, slots: I32) -> None:
     """Moves the rows that each worker alone uses in this step to the end of its list, in the order of its uses."""
-    for worker in prange(n):
-        _list_trained(worker, lists, uses, slots)
+    for k in prange(w):
+        _list_trained(users_w[k], lists, uses, slots)
 
 
 @kernel

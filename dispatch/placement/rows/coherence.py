@@ -1,7 +1,7 @@
 """The kernels with which the directory keeps copies coherent, see the three steps of
 dispatch/placement/rows/directory.py.
 
-Legend: U distinct rows of the batch, n workers, Q words of 64 workers each.
+Legend: U distinct rows of the batch, n workers, w those that have something to do, Q words of 64 workers each.
 """
 
 import numpy as np
@@ -78,13 +78,20 @@ def push_trained(trained: I64, rows: RowStates, caches: Caches, moves: RoundMove
 
 @threaded
 def synchronise(
-    n: int, rows_U: I64, users_UQ: U64, state_U: U8, holders_UQ: U64, caches: Caches, moves: RoundMoves
+    w: int,
+    holding_w: I64,
+    rows_U: I64,
+    users_UQ: U64,
+    state_U: U8,
+    holders_UQ: U64,
+    caches: Caches,
+    moves: RoundMoves,
 ) -> None:
-    """Step 1, worker by worker. state_U and holders_UQ, here and below: before the step; they stay as they are, since
-    ``advance`` is about to overwrite them.
+    """Step 1, for each of the w workers that hold rows of the batch. state_U and holders_UQ, here and below: before the
+    step; they stay as they are, since ``advance`` is about to overwrite them.
     """
-    for worker in prange(n):
-        _synchronise(worker, rows_U, users_UQ, state_U, holders_UQ, caches, moves)
+    for k in prange(w):
+        _synchronise(holding_w[k], rows_U, users_UQ, state_U, holders_UQ, caches, moves)
 
 
 @threaded
@@ -100,7 +107,8 @@ def find_used(ranges: int, rows_U: I64, uses: Uses, step: int, caches: Caches, s
 
 @threaded
 def give_slots(
-    n: int,
+    w: int,
+    busy_w: I64,
     rows_U: I64,
     state_U: U8,
     holders_UQ: U64,
@@ -116,15 +124,16 @@ def give_slots(
     moves: RoundMoves,
     slots: I32,
 ) -> None:
-    """The rest of step 2, and what is written behind, worker by worker; completes ``slots``.
+    """The rest of step 2, and what is written behind, for each of the w workers that pull anything or have
+    samples; completes ``slots``.
 
     Of the rows' states only those change here that one worker owns alone; what several workers evict is noted for
     ``settle`` and ``leave``.
     """
-    for worker in prange(n):
-        _give_slots(worker, rows_U, uses, state_U, holders_UQ, step, rows, caches, eviction, moves, slots)
+    for k in prange(w):
+        _give_slots(busy_w[k], rows_U, uses, state_U, holders_UQ, step, rows, caches, eviction, moves, slots)
         if share > 0.0:
-            push_idle(worker, lists, credit_n, share, rows, caches, moves, late_from, step)
+            push_idle(busy_w[k], lists, credit_n, share, rows, caches, moves, late_from, step)
 
 
 @kernel

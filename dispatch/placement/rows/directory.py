@@ -47,11 +47,12 @@ from dispatch.placement.rows.coherence import (
     settle,
     synchronise,
 )
-from dispatch.placement.rows.holders import WORD_BITS, everybody, words_for
+from dispatch.placement.rows.holders import WORD_BITS, everybody, members_of, words_for
 from dispatch.placement.rows.index import BatchRows
 from dispatch.placement.rows.moves import (
     OWNED_FLUSH,
     OWNED_UPDATE,
+    PULLS_COUNT,
     RoundMoves,
     add_pulls,
     add_pushes,
@@ -279,10 +280,13 @@ class Directory:
             state_U, holders_UQ = gather(self._rows, batch.rows_U)
         slots = np.empty(uses.local.size, np.int32)
         now = step & 0x7FFFFFFF
-        synchronise(self.workers, batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
+        holding_w = members_of(holders_UQ, self.workers)
+        synchronise(holding_w.size, holding_w, batch.rows_U, users_UQ, state_U, holders_UQ, self._caches, moves)
         find_used(ranges_for(slots.size), batch.rows_U, uses, now, self._caches, slots)
+        busy_w = np.flatnonzero(np.diff(uses.local_starts) + moves.counts_nK[:, PULLS_COUNT])
         give_slots(
-            self.workers,
+            busy_w.size,
+            busy_w,
             batch.rows_U,
             state_U,
             holders_UQ,

@@ -62,6 +62,22 @@ def held(sets_UQ: U64, u: int, worker: int) -> np.uint64:
 
 
 @kernel
+def members_of(sets_UQ: U64, workers: int) -> I64:
+    """The workers that are in any of the sets, ascending."""
+    every_Q = np.zeros(sets_UQ.shape[1], np.uint64)
+    for u in range(sets_UQ.shape[0]):
+        for q in range(sets_UQ.shape[1]):
+            every_Q[q] |= sets_UQ[u, q]
+    members = np.empty(workers, np.int64)
+    count = 0
+    for worker in range(workers):
+        if every_Q[word_of(worker)] & bit_of(worker):
+            members[count] = worker
+            count += 1
+    return members[:count]
+
+
+@kernel
 def is_single(sets_UQ: U64, u: int) -> bool:
     """Whether row u's set has exactly one worker."""
     seen = False

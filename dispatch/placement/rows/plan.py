@@ -6,8 +6,8 @@ at the same time as the early ones, and nobody waits for them in this step; so d
 (dispatch/placement/rows/behind.py). Each list has first its early part, then its late one, then its evictions; within
 each part rows are grouped by shard (shards ascending), so that a worker's message to a shard is one slice.
 
-Legend: b samples of a micro-batch, F keys per sample, n workers, s shards, g groups of a worker's moves, k kinds of
-moves, p pairs of a phase and a shard, M masks of a row.
+Legend: b samples of a micro-batch, F keys per sample, n workers, w those that move rows, s shards, g groups of a
+worker's moves, k kinds of moves, p pairs of a phase and a shard, M masks of a row.
 """
 
 from dataclasses import dataclass, replace
@@ -306,22 +306,24 @@ def _group_moves(
         np.empty(pushes.rows.size, np.int64),
         np.zeros((n, ROUNDS * shards), np.uint64),
     )
-    _group(n, shards, moves, states, late_from, pushes, pulls, on_shards)
+    moving_w = np.flatnonzero(moves.counts_nK[:, [PUSHES_COUNT, PULLS_COUNT]].any(axis=1))
+    _group(moving_w.size, moving_w, shards, moves, states, late_from, pushes, pulls, on_shards)
     return pushes, pulls, on_shards
 
 
 def _room_for(count_n: I64, shards: int) -> Grouped:
-    """Room for so many moves of each worker, with only the first starts filled."""
+    """Room for so many moves of each worker; nothing is filled in but where each worker's begin."""
     starts_ng = np.empty((count_n.size, 2 * ROUNDS * shards + 1), np.int64)
-    starts_ng[:, 0] = np.cumsum(count_n) - count_n
+    starts_ng[:] = (np.cumsum(count_n) - count_n)[:, None]
     size = int(count_n.sum())
-    kinds_nk = np.empty((count_n.size, KINDS), np.int64)
+    kinds_nk = np.zeros((count_n.size, KINDS), np.int64)
     return Grouped(np.empty(size, np.int64), np.empty(size, np.int32), starts_ng, kinds_nk)
 
 
 @threaded
 def _group(
-    n: int,
+    w: int,
+    moving_w: I64,
     shards: int,
     moves: RoundMoves,
     states: RowStates,
@@ -330,13 +332,27 @@ def _group(
     pulls: Grouped,
     on_shards: PushesOnShards,
 ) -> None:
-    """Fills the room for all workers."""
-    for worker in prange(n):
-        pushed = moves.counts_nK[worker, PUSHES_COUNT]
-        pulled = moves.counts_nK[worker, PULLS_COUNT]
-        _sort(worker, moves.pushes_nP3[worker, :pushed], shards, states, late_from, pushes)
-        _sort(worker, moves.pulls_nP3[worker, :pulled], shards, states, late_from, pulls)
-        _describe(worker, pushes, shards, states, on_shards)
+    """Fills the room for the w workers that move anything."""
+    for k in prange(w):
+        _group_of(moving_w[k], shards, moves, states, late_from, pushes, pulls, on_shards)
+
+
+@kernel
+def _group_of(
+    worker: int,
+    shards: int,
+    moves: RoundMoves,
+    states: RowStates,
+    late_from: int,
+    pushes: Grouped,
+    pulls: Grouped,
+    on_shards: PushesOnShards,
+) -> None:
+    pushed = moves.counts_nK[worker, PUSHES_COUNT]
+    pulled = moves.counts_nK[worker, PULLS_COUNT]
+    _sort(worker, moves.pushes_nP3[worker, :pushed], shards, states, late_from, pushes)
+    _sort(worker, moves.pulls_nP3[worker, :pulled], shards, states, late_from, pulls)
+    _describe(worker, pushes, shards, states, on_shards)
 
 
 @kernel
