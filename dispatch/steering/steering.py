@@ -184,8 +184,11 @@ class Steering:
         return self.mode == "auto" and self._solves_exactly
 
     def note(self, decision: Decision, step: StepSeconds) -> None:
-        """Passes the cost of a decision to the pilot; step: times of the steps that are trained meanwhile."""
-        if self.is_piloting:
+        """Passes the cost of a decision to the pilot; step: times of the steps that are trained meanwhile.
+
+        While one worker trains alone there is nothing to solve, and no reason to look for contention.
+        """
+        if self.is_piloting and decision.sole is None:
             if not self._is_piloted:
                 may_move = self._job.dispatch.opt_backend == "auto"
                 self.pilot.begin(self.alpha, self.needs.alpha, self.backend, may_move)

@@ -47,8 +47,10 @@ slow.
 """
 TRIAL_STEPS = LEFT_OUT + MEASURED
 """Least number of steps of a trial."""
-SETTLED_LOOK = 8
+SETTLED_LOOK = 32
 """Steps between two comparisons of candidates, once the current set has won and its time has settled."""
+SLOWED_LOOK = 8
+"""The same while its steps take longer than they did."""
 ALIKE = 0.05
 """Largest relative difference in links and expected times at which the measured time of one set is used for another."""
 UNKNOWN_TRY = 0.5
@@ -116,7 +118,9 @@ class MeasuredChoice(Participation):
 
     def may_skip(self, step: int) -> bool:
         """Once a set has won, candidates are looked at every few steps."""
-        if self._stay is None or not self._stay.is_settled_winner or step % SETTLED_LOOK == 0 or self._tries_n.any():
+        if self._stay is None or not self._stay.is_settled_winner or self._tries_n.any():
+            return False
+        if step % SETTLED_LOOK == 0 or (step % SLOWED_LOOK == 0 and (self._is_slow or self._stay.has_slowed)):
             return False
         self.tried_n = np.full(self._may_park_n.size, False)
         self._note(step)
