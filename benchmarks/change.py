@@ -41,6 +41,7 @@ from dispatch.journal.log import read_whole
 from dispatch.journal.records import AnyRecord, StepDone, StepFigures
 from dispatch.progress.status import Status
 from infra.base.errors import ConfigError, FreshetError
+from infra.base.link_gbit import LinkGbit
 from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.base.run_folder import dispatcher_endpoint
@@ -149,7 +150,7 @@ def run_change(
     """One phase for the time before the first change, and one after each."""
     with in_namespaces(folder, replace(experiment, is_told_links=False)) as (network, behind):
         present = experiment.workers - sum(change.kind == "join" for change in changes)
-        first = own.on(replace(behind, links_gbit=behind.links_gbit[:present]))
+        first = own.on(behind.with_links(behind.links[:present]))
         check_variant(folder, first, own)
         settings = settings_of(folder, first, own.policy, "run")
         samples = write_topic(settings.stream, samples_of(first, settings.event_schema))
@@ -183,7 +184,7 @@ class RunWorld:
     def change(self, change: Change) -> None:
         name = f"worker-{change.worker}"
         if change.kind == "link":
-            self._network.shape(change.worker, change.value)
+            self._network.shape(change.worker, LinkGbit.of(change.value))
         elif change.kind == "processor":
             self._undo.enter_context(throttled(self._process(name), change.value))
         else:

@@ -11,7 +11,6 @@ to the end of the last, and for the settled part, after the warm-up.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -118,7 +117,7 @@ def run_regret(
 
 def fastest_first(experiment: Experiment) -> Experiment:
     """The same with its workers sorted by their links, so that the first k are the k fastest."""
-    return replace(experiment, links_gbit=tuple(sorted(experiment.links_gbit, reverse=True)))
+    return experiment.with_links(sorted(experiment.links, key=lambda link: link.slower, reverse=True))
 
 
 def regret_variants(policies: str, workers: int, rings: bool) -> list[Variant]:

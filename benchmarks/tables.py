@@ -14,7 +14,7 @@ from benchmarks.train import Experiment, TrainResult
 
 def train_table(results: Sequence[TrainResult], experiment: Experiment) -> Table:
     """Policies as columns: rates first, then where rows and seconds went."""
-    links = ",".join(f"{link:g}" for link in experiment.links_gbit)
+    links = ",".join(map(str, experiment.links))
     table = Table(
         title=f"{results[0].steps} steps after {experiment.warm_up}, {experiment.workers} workers × "
         f"{experiment.batch} samples, links {links} Gbit/s ({experiment.network})",
@@ -57,7 +57,7 @@ def _train_column(result: TrainResult) -> list[tuple[str, str]]:
 
 def regret_table(result: RegretResult, experiment: Experiment) -> Table:
     """The own choice and every fixed candidate, and how the own choice compares with each."""
-    links = ",".join(f"{link:g}" for link in experiment.links_gbit)
+    links = ",".join(map(str, experiment.links))
     table = Table(
         title=f"{experiment.steps} steps, settled after {experiment.warm_up}, {experiment.workers} workers × "
         f"{experiment.batch} samples, links {links} Gbit/s ({experiment.network})",
@@ -106,7 +106,7 @@ def _regret_lines(result: RegretResult, experiment: Experiment) -> str:
 
 def change_table(phases: Sequence[ChangePhase], experiment: Experiment) -> Table:
     """One row for each change: how soon the choice followed, and what steps took."""
-    links = ",".join(f"{gbit:g}" for gbit in experiment.links_gbit)
+    links = ",".join(map(str, experiment.links))
     table = Table(
         title=f"{experiment.workers} workers × {experiment.batch} samples, links {links} Gbit/s at first (namespaces)",
         box=box.SIMPLE_HEAD,

@@ -31,6 +31,7 @@ from dispatch.placement.policies.registry import parse_spec
 from dispatch.placement.traffic import WorkerTraffic
 from dispatch.progress.status import SinceMark, Summary, WorkerStatus
 from infra.base.errors import ConfigError, FreshetError
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop
 from infra.base.wire import write_curve
 from infra.run.checks import check_start
@@ -76,10 +77,29 @@ class Experiment:
     """Cores that each worker is pinned to, with as many threads of torch; 0: workers run anywhere."""
     is_told_links: bool = True
     """Whether runs are told how fast the links are; otherwise they measure it."""
+    uplinks_gbit: tuple[float, ...] = ()
+    """Speeds of the uplinks; empty: those of the links."""
 
     @property
     def workers(self) -> int:
         return len(self.links_gbit)
+
+    @property
+    def links(self) -> tuple[LinkGbit, ...]:
+        return tuple(map(LinkGbit, self.links_gbit, self.uplinks_gbit or self.links_gbit))
+
+    @property
+    def link_settings(self) -> list[str]:
+        """What tells a run how fast its links are; nothing if it has to measure it."""
+        told = {"links_gbit": self.links_gbit}
+        if any(link.own_uplink for link in self.links):
+            told["uplinks_gbit"] = self.uplinks_gbit
+        return [f"dispatch.{name}={','.join(map(str, speeds))}" for name, speeds in told.items() if self.is_told_links]
+
+    def with_links(self, links: Sequence[LinkGbit]) -> "Experiment":
+        """The same on these links."""
+        down, up = zip(*links, strict=True)
+        return replace(self, links_gbit=down, uplinks_gbit=up if self.uplinks_gbit else ())
 
     @property
     def whole_batch(self) -> int:
@@ -105,9 +125,8 @@ class Variant:
                 f"{experiment.whole_batch} samples; expected some of the workers, and equal parts; correct --policies"
             )
         chosen = (*experiment.overrides, *self.overrides)
-        links = experiment.links_gbit[:count]
         batch = experiment.whole_batch // count
-        return replace(experiment, links_gbit=links, batch=batch, overrides=chosen)
+        return replace(experiment.with_links(experiment.links[:count]), batch=batch, overrides=chosen)
 
 
 def parse_variants(text: str) -> list[Variant]:
@@ -215,7 +234,7 @@ def run_in_turn(
 def in_namespaces(folder: Path, experiment: Experiment) -> Iterator[tuple[Network, Experiment]]:
     """Inside, every worker has a network; yields it, and the experiment with the settings of runs there."""
     server_gbit = settings_of(folder, experiment, "esd:1", "topic").ps.link_gbit
-    with namespaces(experiment.links_gbit, server_gbit) as network:
+    with namespaces(experiment.links, server_gbit) as network:
         keys = folder / "keys"
         write_curve(keys, ["server", *(f"worker-{number}" for number in range(experiment.workers))])
         there = (f"curve_folder={keys}", f"dispatch.endpoint=tcp://{network.host}:*")
@@ -292,9 +311,9 @@ def check_losses(results: Sequence[HasLosses]) -> None:
         )
 
 
-def default_links(workers: int) -> tuple[float, ...]:
+def default_links(workers: int) -> tuple[LinkGbit, ...]:
     """Half of the workers behind fast links, half behind slow ones."""
-    return (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
+    return (LinkGbit.of(FAST_GBIT),) * (workers - workers // 2) + (LinkGbit.of(SLOW_GBIT),) * (workers // 2)
 
 
 def settings_of(folder: Path, experiment: Experiment, policy: str, name: str) -> Settings:
@@ -304,7 +323,7 @@ def settings_of(folder: Path, experiment: Experiment, policy: str, name: str) ->
         f"stream.batch={experiment.whole_batch}",
         "stream.first_batch=0",
         f"dispatch.workers={experiment.workers}",
-        *([f"dispatch.links_gbit={','.join(map(str, experiment.links_gbit))}"] if experiment.is_told_links else []),
+        *experiment.link_settings,
         f"dispatch.policy={policy}",
         f"seed={experiment.seed}",
         *([f"trainer.threads={experiment.own_cores}"] if experiment.own_cores else []),

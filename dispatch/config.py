@@ -11,6 +11,7 @@ from dispatch.placement.capacity.bounds import LARGEST_SHARE, LEAST_SHARE, Share
 from dispatch.placement.policies.registry import parse_spec
 from infra.base.config import PRIVATE, Section, check_endpoint
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from ingest.schema import Schema
 from ps.phases import MOST_WORKERS
 
@@ -157,14 +158,19 @@ class DispatchConfig(Section):
     """Which rows leave a full cache first: the longest unused, the least often used, or those with the lowest mark."""
     links_gbit: tuple[float, ...] = ()
     """Speed of each worker's link in Gbit/s; empty: all equal and not shaped."""
+    uplinks_gbit: tuple[float, ...] = ()
+    """Speed of each worker's uplink in Gbit/s, if dispatch.links_gbit says that of its downlink alone; empty: both
+    directions are equally fast.
+    """
     link_costs: Literal["auto", "configured", "measured"] = "auto"
     """Where the cost of a link comes from: the speed that its worker is configured with, or its measured transfers.
     auto: measured if no worker has a configured speed and the policy is elastic, which depends on measured times
     anyway.
     """
     probe_seconds: float = Field(30.0, ge=0, le=86_400)
-    """Longest time between two measurements of the link of a worker without samples, by fetching 64 KiB; they are made
-    only if link costs are measured. 0: none are made, and such a worker counts as being as fast as it last was.
+    """Longest time between two measurements of the link of a worker without samples, by fetching and sending 64 KiB.
+    They are made only if link costs are measured. 0: none are made, and such a worker counts as being as fast as it
+    last was.
     """
     least_share: tuple[float, ...] = ()
     """Fewest samples that an elastic policy gives a worker, in equal shares of the batch; one number for all workers or
@@ -242,8 +248,20 @@ class DispatchConfig(Section):
                 f"link speeds cannot be used; got {self.links_gbit} for {self.workers} workers; expected one finite "
                 f"speed above 0 Gbit/s per worker, or none; correct dispatch.links_gbit or dispatch.workers"
             )
+        wrong_uplink = any(not math.isfinite(link) or link <= 0 for link in self.uplinks_gbit)
+        if wrong_uplink or len(self.uplinks_gbit) not in (0, len(self.links_gbit)):
+            raise ConfigError(
+                f"uplink speeds cannot be used; got {self.uplinks_gbit} beside the links {self.links_gbit}; expected "
+                f"one finite speed above 0 Gbit/s per link, or none; correct dispatch.uplinks_gbit or links_gbit"
+            )
         self.share_bounds.check(self.workers)
         return self
+
+    @property
+    def links(self) -> tuple[LinkGbit, ...]:
+        """Speed of each worker's link in either direction; empty: not given."""
+        uplinks = self.uplinks_gbit or self.links_gbit
+        return tuple(map(LinkGbit, self.links_gbit, uplinks))
 
     @property
     def share_bounds(self) -> ShareBounds:

@@ -47,6 +47,8 @@ class Join(Header, frozen=True):
     """Settings that must be the same as the dispatcher's."""
     link_gbit: Gbit = 0.0
     """Speed of its link in Gbit/s; 0 if not known: the link then counts as fast as the fastest one."""
+    uplink_gbit: Gbit = 0.0
+    """Speed of its uplink; 0: as fast as its link."""
     device: Name = ""
     """The GPU that it can use for NCCL without sharing it; empty if it has none."""
     arithmetic: Name = ""
@@ -109,8 +111,12 @@ class Report(Header, frozen=True):
     """Bytes of dense weights or their gradients that were sent, to shards or in a ring."""
     dense_down_bytes: Bytes = 0
     link_bytes: Bytes = 0
-    """Bytes moved in transfers whose time is known, both directions together."""
+    """Bytes received in transfers whose time is known."""
     link_seconds: Seconds = 0.0
+    """Duration of these transfers."""
+    uplink_bytes: Bytes = 0
+    """Bytes sent in transfers whose time is known."""
+    uplink_seconds: Seconds = 0.0
     """Duration of these transfers."""
 
 
@@ -119,7 +125,11 @@ class Probed(Header, frozen=True):
 
     worker: WorkerNumber
     link_bytes: Bytes
+    """Bytes received."""
     link_seconds: Seconds
+    uplink_bytes: Bytes = 0
+    """Bytes sent."""
+    uplink_seconds: Seconds = 0.0
 
 
 class Saved(Header, frozen=True):
@@ -256,7 +266,9 @@ class Idle(Header, frozen=True):
 
 
 class Probe(Header, frozen=True):
-    """A worker without samples is asked to measure its link: it fetches so many bytes from the shards."""
+    """A worker without samples is asked to measure its link: it fetches so many bytes from the shards, then sends as
+    many.
+    """
 
     link_bytes: Bytes
 

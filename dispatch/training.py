@@ -44,6 +44,7 @@ from dispatch.progress.probes import LinkProbes
 from dispatch.progress.status import ChoiceStatus, ChunkCounts, KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
+from infra.base.link_gbit import LinkGbit
 from ingest.keys import rare_keys
 from ps.phases import FLUSH
 
@@ -94,7 +95,7 @@ class Training:
         """When each row of the checkpoint was last trained, for the first directory."""
         self._members: tuple[Member, ...] = ()
         """Members of the generation that the directory was made for."""
-        self._links: Mapping[str, float] = {}
+        self._links: Mapping[str, LinkGbit] = {}
         """Link speeds that operators have set since the workers joined, by worker name."""
         self._set_times = SetTimes()
         """Measured step times of each set of workers."""
@@ -194,8 +195,8 @@ class Training:
             self._last_steps_R = NO_ROWS
         self._directory = directory
         self._members = members
-        links = [WorkerLink(member.name, member.link_gbit) for member in members]
-        costs_n = self.feedback.start_generation(links)
+        links = [WorkerLink(member.name, member.link_gbit, member.uplink_gbit) for member in members]
+        costs = self.feedback.start_generation(links)
         self.accounts.set_parked(())
         self.accounts.choice = ChoiceStatus()
         self.accounts.set_members([member.name for member in members])
@@ -215,7 +216,8 @@ class Training:
             directory=directory,
             policy=policy,
             needs=terms.needs,
-            row_cost_n=costs_n,
+            row_cost_n=costs.pull_n,
+            push_cost_n=costs.push_n,
             elastic=elastic,
             value_share=self._job.rows.shape().value_share,
             admission=self._admission,
@@ -242,22 +244,29 @@ class Training:
         """Names of this generation's members, by number."""
         return tuple(member.name for member in self._members)
 
-    def update_links(self, links: Mapping[str, float], bounds: ShareBounds) -> None:
+    def update_links(self, links: Mapping[str, LinkGbit], bounds: ShareBounds) -> None:
         """Uses these link speeds, where given, and these share bounds from the next decision on."""
         self._links = links
-        worker_links = [WorkerLink(member.name, self._link_of(member)) for member in self._members]
-        self.decider.charge(self.feedback.start_generation(worker_links), self.feedback.server_cost)
+        worker_links = [WorkerLink(member.name, *self._link_of(member)) for member in self._members]
+        costs = self.feedback.start_generation(worker_links)
+        self.decider.charge(costs.pull_n, self.feedback.server_cost, costs.push_n)
         self.decider.bound(bounds)
         self._set_speeds(self._members)
 
     def _set_speeds(self, members: Iterable[Member]) -> None:
         """Sets the link speeds shown in the status; every member has one from the start, even before it has trained."""
         for member in members:
-            measured = self.feedback.measured_gbit(member.name)
-            self.accounts.set_speeds(member.name, self._link_of(member), measured)
+            link = self._link_of(member)
+            self.accounts.set_speeds(
+                worker=member.name,
+                link_gbit=link.down,
+                measured_gbit=self.feedback.measured_gbit(member.name),
+                uplink_gbit=link.own_uplink,
+                measured_uplink_gbit=self.feedback.measured_uplink_gbit(member.name),
+            )
 
-    def _link_of(self, member: Member) -> float:
-        return self._links.get(member.name, member.link_gbit)
+    def _link_of(self, member: Member) -> LinkGbit:
+        return self._links.get(member.name, member.link)
 
     def ordered(self, step: int, decision: Decision) -> None:
         """Records decision time and, if that changed, who is parked and whether rows are replicated from this step."""
@@ -280,7 +289,7 @@ class Training:
 
     def add_probe(self, member: Member, probed: Probed) -> None:
         """Records how fast a worker's link was found to be."""
-        is_known = self.feedback.add_probe(member.name, probed.link_bytes, probed.link_seconds)
+        is_known = self.feedback.add_probe(member.name, probed)
         self._probes.answered(member.name, is_known)
         self._set_speeds([member])
 
@@ -338,7 +347,7 @@ class Training:
         expected = self.decider.ring_seconds(hub_seconds)
         if expected is not None:
             return expected
-        links = [self._link_of(member) or self.feedback.measured_gbit(member.name) for member in self._members]
+        links = [self._link_of(member).slower or self.feedback.measured_gbit(member.name) for member in self._members]
         return hub_seconds - ring_saves(self._job.dense.bytes, links, self._job.server_gbit)
 
     def flush_phase(self, step: int) -> int:

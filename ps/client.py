@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from infra.base.errors import Fenced, WireError
 from infra.base.faults import reach
 from infra.base.link import Link
-from infra.base.wire import NO_ARRAYS, NO_I64, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
+from infra.base.wire import NO_ARRAYS, NO_I64, NO_U8, Arrays, Codec, Curve, Header, Refused, SocketOptions, send
 from ps.columns import KeptColumns
 from ps.config import RowConfig
 from ps.dense.range import pieces_of
@@ -34,6 +34,7 @@ from ps.protocol import (
     NO_DENSE,
     TO_SHARD,
     WHOLE,
+    Coming,
     DenseArrays,
     DensePieces,
     Peek,
@@ -47,7 +48,7 @@ from ps.protocol import (
     Rows,
     RowsArrays,
 )
-from ps.timing import LinkTimer
+from ps.timing import LinkTimer, LinkTimes
 
 POLL_MILLISECONDS = 100
 """How late an interrupt may be noticed."""
@@ -181,7 +182,6 @@ class ShardClient:
         for shard, (owned, parts) in self._segments(owned_rows, part_rows):
             if total:
                 reach("push_half_sent", step)
-            header = Push(**self._common(step), phase=phase, worker=self._worker)
             masks = self._packing.masks_of(owned_KT[owned])
             arrays = PushArrays(
                 owned_numbers=owned_rows[owned] // self.shards,
@@ -190,9 +190,10 @@ class ShardClient:
                 part_gradients=part_KP[parts].reshape(-1),
                 owned_masks=masks,
             )
-            nbytes = sum(array.nbytes for array in arrays)
+            after_seconds = self._timer.since_asked((phase, shard))
+            header = Push(**self._common(step), phase=phase, worker=self._worker, after_seconds=after_seconds)
             self._send(shard, header, arrays)
-            total += nbytes
+            total += sum(array.nbytes for array in arrays)
         return total
 
     def push_dense(self, step: int, phase: int, dense: DenseRanges) -> int:
@@ -214,8 +215,8 @@ class ShardClient:
             arrays = PullArrays(
                 full_numbers=full_rows[full] // self.shards, value_numbers=value_rows[values] // self.shards
             )
-            self._timer.asked((phase, shard), sum(array.nbytes for array in arrays))
             self._send(shard, header, arrays)
+            self._timer.asked((phase, shard))
             self._asked[shard, phase] = (full, values)
 
     def ask_dense(self, step: int, form: int) -> None:
@@ -226,9 +227,9 @@ class ShardClient:
 
     def answers(self, step: int) -> Iterator[Pulled | PulledDense]:
         """Everything that was requested in this step and has not been answered yet, as it arrives."""
-        for shard, header, arrays, was_awaited in self._messages(step):
+        for shard, header, arrays in self._messages(step):
             if isinstance(header, DensePieces):
-                self._timer.passed(arrays.floats.nbytes)
+                self._timer.passed((_DENSE, shard), arrays.floats.nbytes)
                 self._timer.gave(header.pushed_bytes, header.pushed_seconds)
                 if header.is_last:
                     del self._asked[shard, _DENSE]
@@ -237,14 +238,15 @@ class ShardClient:
                 continue
             full, values = self._asked.pop((shard, header.phase))
             nbytes = arrays.full.nbytes + arrays.values.nbytes + arrays.full_masks.nbytes + arrays.value_masks.nbytes
-            self._timer.answered((header.phase, shard), nbytes, header.held_seconds, was_awaited)
+            self._timer.answered((header.phase, shard), nbytes)
+            self._timer.pushed(header.phase, header.pushed_bytes, header.pushed_seconds)
             self._check_answer(shard, arrays, full.stop - full.start, values.stop - values.start, 0)
             full_KT = self._packing.unpack(arrays.full, arrays.full_masks, with_state=True)
             values_KW = self._packing.unpack(arrays.values, arrays.value_masks, with_state=False)
             yield Pulled(header.phase, full, full_KT, values, values_KW, nbytes)
 
-    def take_link_time(self) -> tuple[int, float]:
-        """Bytes that the link has carried since the last call, in both directions, and the seconds that it took."""
+    def take_link_times(self) -> LinkTimes:
+        """Bytes that the link has carried since the last call, and the seconds that it took."""
         return self._timer.take_times()
 
     def peek(self, rows: _Numbers) -> tuple[NDArray[Any], _Numbers]:
@@ -266,17 +268,23 @@ class ShardClient:
             ranges[shard] = answer.dense
         return [ranges[shard] for shard in sorted(ranges)]
 
-    def time_link(self, nbytes: int) -> tuple[int, float]:
-        """Fetches about so many bytes that mean nothing; returns how many they were and how long they were under way.
+    def time_link(self, nbytes: int) -> LinkTimes:
+        """Fetches about so many bytes that mean nothing, then sends as many; returns how many, and their time.
 
-        Fetches none while other answers are awaited, which would be lost.
+        Moves none while answers are awaited, which would be lost.
         """
         if self._asked:
-            return 0, 0.0
-        padding = -(-nbytes // (4 * self.shards))
+            return LinkTimes()
+        floats = -(-nbytes // (4 * self.shards))
+        down_bytes, down_seconds = self._time_peek(padding=floats)
+        _, up_seconds = self._time_peek(ballast=np.zeros(4 * floats, np.uint8))
+        return LinkTimes(down_bytes, down_seconds, up_bytes=4 * floats * self.shards, up_seconds=up_seconds)
+
+    def _time_peek(self, padding: int = 0, ballast: NDArray[np.uint8] = NO_U8) -> tuple[int, float]:
+        """Bytes of padding that were fetched, and the time of that and of the ballast on the links."""
         began = time.perf_counter()
         received, held_seconds = 0, 0.0
-        for _, header, answer in self._peeked([NO_I64] * self.shards, padding=padding):
+        for _, header, answer in self._peeked([NO_I64] * self.shards, padding=padding, ballast=ballast):
             received += answer.dense.nbytes
             held_seconds = max(held_seconds, header.held_seconds)
         return received, max(0.0, time.perf_counter() - began - held_seconds)
@@ -298,14 +306,18 @@ class ShardClient:
             )
 
     def _peeked(
-        self, numbers: Sequence[_Numbers], dense: int = NO_DENSE, padding: int = 0
+        self,
+        numbers: Sequence[_Numbers],
+        dense: int = NO_DENSE,
+        padding: int = 0,
+        ballast: NDArray[np.uint8] = NO_U8,
     ) -> Iterator[tuple[int, Rows, RowsArrays]]:
         """Requests these rows from each shard; yields the answers."""
         for shard in range(self.shards):
             header = Peek(**self._common(OUTSIDE_STEPS), dense=dense, padding=padding)
-            self._send(shard, header, PeekArrays(numbers=numbers[shard]))
+            self._send(shard, header, PeekArrays(numbers=numbers[shard], ballast=ballast))
             self._asked[shard, TRAIN] = (_NO_ROWS, _NO_ROWS)
-        for shard, answer, arrays, _ in self._messages(OUTSIDE_STEPS):
+        for shard, answer, arrays in self._messages(OUTSIDE_STEPS):
             del self._asked[shard, TRAIN]
             yield shard, answer, arrays
 
@@ -320,8 +332,8 @@ class ShardClient:
             if any(part.stop > part.start for part in slices):
                 yield shard, slices
 
-    def _messages(self, step: int) -> Iterator[tuple[int, Any, Any, bool]]:
-        """Answers of this step as they arrive, and whether they had to be waited for; others are skipped."""
+    def _messages(self, step: int) -> Iterator[tuple[int, Any, Any]]:
+        """Answers of this step as they arrive; others are skipped."""
         deadline = time.monotonic() + self._timeout
         poller = zmq.Poller()
         numbers = {self._sockets[shard]: shard for shard in {shard for shard, _ in self._asked}}
@@ -343,10 +355,12 @@ class ShardClient:
                     if header.generation < self._generation:  # answers a message that nobody waits for any more
                         continue
                     raise self._refused(header, shard)
-                kind = header.phase if isinstance(header, Rows) else _DENSE
                 is_current = (header.generation, header.step) == (self._generation, step)
+                if isinstance(header, Coming) and is_current:
+                    self._timer.coming((_DENSE if header.is_dense else header.phase, shard), was_awaited)
+                kind = header.phase if isinstance(header, Rows) else _DENSE
                 if isinstance(header, Rows | DensePieces) and is_current and (shard, kind) in self._asked:
-                    yield shard, header, arrays, was_awaited
+                    yield shard, header, arrays
 
     def _check_answer(self, shard: int, rows: RowsArrays, full: int, values: int, steps: int) -> None:
         """Raises WireError unless an answer has as many rows as requested; numpy would broadcast one row to many

@@ -152,9 +152,10 @@ def run_shard(job: ShardJob, stop: Stop, on_ready: Callable[[str], None], meter:
         while not stop.requested:
             if offer.renew() and job.waits_until_heard:
                 on_ready(endpoint)
+            was_awaited = not int(socket.get(zmq.EVENTS)) & zmq.POLLIN
             if socket.poll(checkpoints.patience(POLL_MILLISECONDS)):
                 sender, *frames = socket.recv_multipart(copy=False)
-                for reply in answer(state, requests, sender.bytes, frames):
+                for reply in answer(state, requests, sender.bytes, frames, was_awaited):
                     with span("send"):
                         transmit(socket, replies, reply)
                 if not int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
@@ -261,15 +262,17 @@ def open_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]
     return socket
 
 
-def answer(shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any]) -> Iterator[Reply]:
-    """Decodes and carries out one message; one that cannot be read is refused."""
+def answer(
+    shard: Shard, codec: Codec, sender: bytes, frames: Sequence[Any], was_awaited: bool = False
+) -> Iterator[Reply]:
+    """Decodes and carries out one message; one that cannot be read is refused. was_awaited: see Received."""
     try:
         header, arrays = codec.decode(frames)
     except WireError as error:
         yield shard.refuse(Received(sender, None, NO_ARRAYS), error)
         return
     with span(type(header).__name__, header.step):
-        yield from shard.receive(Received(sender, header, arrays))
+        yield from shard.receive(Received(sender, header, arrays, was_awaited=was_awaited))
 
 
 def transmit(socket: "zmq.Socket[bytes]", codec: Codec, reply: Reply) -> None:

@@ -240,6 +240,8 @@ class Push(Header, frozen=True):
 
     phase: RoundPhase
     worker: WorkerNumber
+    after_seconds: Seconds = 0.0
+    """Time that passed at the sender since its Pull to this shard in the same phase, if it had one."""
 
 
 class PullArrays(NamedTuple):
@@ -284,6 +286,8 @@ class PullDense(Header, frozen=True):
 
 class PeekArrays(NamedTuple):
     numbers: I64
+    ballast: U8 = NO_U8
+    """Zeros that are sent to see how long they take."""
 
 
 class Peek(Header, frozen=True):
@@ -430,6 +434,19 @@ class Rows(Header, frozen=True):
     """Phase of the Pull."""
     held_seconds: Seconds = 0.0
     """Time from the request's arrival to this answer, which is not caused by the link."""
+    pushed_bytes: Bytes = 0
+    """Bytes that the receiver pushed in the phase of its Pull, if it is known how long they took."""
+    pushed_seconds: Seconds = 0.0
+    """How long they took to arrive after the Pull, which only the receiver's link determines."""
+
+
+class Coming(Header, frozen=True):
+    """Sent directly ahead of a large answer: what passes between their arrivals is the answer's time."""
+
+    phase: RoundPhase = TRAIN
+    """Phase of the rows that follow."""
+    is_dense: bool = False
+    """Whether dense weights follow instead."""
 
 
 class DensePieces(Header, frozen=True):
@@ -494,6 +511,7 @@ TO_SHARD = (
     Digest,
 )
 FROM_SHARD = (
+    Coming,
     Opened,
     Rows,
     DensePieces,

@@ -48,6 +48,8 @@ class Received:
     arrays: Any
     at_seconds: float = field(default_factory=lambda: perf_counter(), compare=False)
     """When it arrived, by this process's clock."""
+    was_awaited: bool = field(default=False, compare=False)
+    """Whether the shard had nothing else to do when it arrived, so that the time is exact."""
 
     @property
     def nbytes(self) -> int:

@@ -54,6 +54,7 @@ from ps.protocol import (
     CheckpointCommitted,
     ChunksCounted,
     ChunksCountedArrays,
+    Coming,
     Count,
     CountChunks,
     DenseArrays,
@@ -82,6 +83,9 @@ from ps.protocol import (
 from ps.pruned_store import PrunedStore
 from ps.pruning import check_thresholds, count_chunks, prune, weigh_columns
 from ps.rounds import Fence, Gathering, Received, Rounds
+
+COMING_BYTES = 8 * 1024
+"""Least bytes of an answer that is announced, so that its time can be measured."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ class Shard:
                 pushed_seconds=pushed_seconds,
             )
             self._entries.count((header.step, TRAIN), header.worker, dense_pulled=floats.size)
+            if pieces.start == 0 and floats.nbytes >= COMING_BYTES:
+                yield Reply(message.sender, self._header(Coming, message, is_dense=True))
             yield Reply(message.sender, answer, DenseArrays(floats=buffer.array[: floats.size]), buffer)
         for buffer in copies.values():
             buffer.sent([])
@@ -201,7 +207,7 @@ class Shard:
                 yield from self._advance()
             case Pull():
                 if self._rounds.pull(message):
-                    yield self._answer_pull(message)
+                    yield from self._answer_pull(message)
             case PushDense():
                 self._push_dense(message)
             case PullDense():
@@ -311,7 +317,7 @@ class Shard:
             yield from self._begin_checkpoint(gathering)
             for pull in gathering.pulls:
                 try:
-                    yield self._answer_pull(pull)
+                    yield from self._answer_pull(pull, gathering.pushes.get(pull.header.worker))
                 except PsError as error:
                     yield self.refuse(pull, error)
 
@@ -399,14 +405,18 @@ class Shard:
         return self.store
 
     # ── replies ───────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _answer_pull(self, message: Received) -> Reply:
+    def _answer_pull(self, message: Received, push: Received | None = None) -> Iterator[Reply]:
+        """push: what the same worker has pushed in this round, if the pull waited for it."""
         arrays: PullArrays = message.arrays
         header: Pull = message.header
         reach("pull", header.step)
-        reply = self._rows(message, arrays, NO_I64)
+        pushed_bytes, pushed_seconds = (0, 0.0) if push is None else time_push(message, push)
+        reply = self._rows(message, arrays, NO_I64, pushed_bytes, pushed_seconds)
         pulled = len(arrays.full_numbers) + len(arrays.value_numbers)
         self._entries.count((header.step, header.phase), header.worker, pulled=pulled)
-        return reply
+        if sum(array.nbytes for array in reply.arrays) >= COMING_BYTES:
+            yield Reply(message.sender, self._header(Coming, message, phase=header.phase))
+        yield reply
 
     def _answer_peek(self, message: Received) -> Reply:
         arrays: PeekArrays = message.arrays
@@ -421,7 +431,14 @@ class Shard:
         header = self._header(Ledger, message, rows=len(self.store), applied_step=step, applied_phase=phase)
         return Reply(message.sender, header, self._entries.columns())
 
-    def _rows(self, message: Received, wanted: PullArrays, steps: I64) -> Reply:
+    def _rows(
+        self,
+        message: Received,
+        wanted: PullArrays,
+        steps: I64,
+        pushed_bytes: int = 0,
+        pushed_seconds: float = 0.0,
+    ) -> Reply:
         """Gathers rows into a buffer of the pool; checks first, because a buffer that was taken must be sent."""
         self.store.check(wanted.full_numbers)
         self.store.check(wanted.value_numbers)
@@ -442,7 +459,14 @@ class Shard:
         self._pack(wanted.value_numbers, value_masks, values, self.store.shape.value)
         held_seconds = perf_counter() - message.at_seconds
         phase = message.header.phase if isinstance(message.header, Pull) else TRAIN
-        header = self._header(Rows, message, phase=phase, held_seconds=held_seconds)
+        header = self._header(
+            Rows,
+            message,
+            phase=phase,
+            held_seconds=held_seconds,
+            pushed_bytes=pushed_bytes,
+            pushed_seconds=pushed_seconds,
+        )
         arrays = RowsArrays(full, values, steps, full_masks, value_masks, dense_copy)
         return Reply(message.sender, header, arrays, buffer)
 
@@ -461,6 +485,14 @@ class Shard:
 
     def _header(self, kind: type[Header], message: Received, **fields: Any) -> Header:
         return kind(run=self._fence.run, generation=message.header.generation, step=message.header.step, **fields)
+
+
+def time_push(pull: Received, push: Received) -> tuple[int, float]:
+    """Bytes of a worker's push, and how long they took after its pull; zeros if that cannot be said."""
+    seconds = push.at_seconds - pull.at_seconds - push.header.after_seconds
+    if not pull.was_awaited or seconds <= 0.0:
+        return 0, 0.0
+    return sum(array.nbytes for array in push.arrays), seconds
 
 
 def check_announced(header: Announce, fingerprints: int, workers: int) -> None:

@@ -1,72 +1,113 @@
-"""Measures the speed of a worker's link, as far as one step allows.
+"""Measures the speed of a worker's link, each direction for itself, as far as one step allows.
 
-The duration of a pull does not measure the link, because the shard answers only when everybody's pushes have arrived.
-The answer therefore says how long it was held back; the remaining time belongs to the link: the request, which is sent
-ahead of pushed rows, and the rows. Answers of several shards travel at once; time in which any of them was on its way
-counts once. An answer that had arrived before anyone waited for it is not timed.
+The duration of a pull does not measure the link, because the shard answers only when everybody's pushes have arrived,
+and because a request waits behind whatever its sender still sends. So a small message goes directly ahead of a large
+one over the same connection, and what passes between their arrivals is the large one's time: only the link is between
+them.
 
-While pieces of a dense gradient go up and updated pieces come down, these times are mixed. But the shard sees how much
-later each piece arrives than the one before, which only the sender's link determines. In such a step only this is used.
+- **Down**: a shard sends Coming ahead of a large answer, and ahead of the first pieces of dense weights. Answers of
+  several shards travel at once; time in which any of them was on its way counts once. If nobody waited when Coming
+  arrived, its answer is not timed.
+- **Up**: a Pull goes ahead of the rows that its sender pushes in the same phase, and the shard's answer says how much
+  later they arrived, less what passed between the two at the sender. Pushes to several shards travel one after the
+  other: the longest time counts for all of them. Of the pieces of a dense gradient the shard sees how much later each
+  one arrives than the one before.
 """
 
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 Asked = tuple[int, int]
 """(phase, shard) of a pull."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """A pull request on its way."""
+class LinkTimes(NamedTuple):
+    """Bytes of the timed transfers in each direction, and how long they took."""
 
-    at_seconds: float
-    nbytes: int
+    down_bytes: int = 0
+    down_seconds: float = 0.0
+    up_bytes: int = 0
+    up_seconds: float = 0.0
+
+
+@dataclass
+class Travelled:
+    """What one direction has carried."""
+
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 class LinkTimer:
     """Bytes and seconds of the transfers of one step."""
 
     def __init__(self) -> None:
-        self._asked: dict[Asked, Question] = {}
-        self._nbytes = 0
+        self._asked: dict[Asked, float] = {}
+        """When each pull was last requested."""
+        self._coming: dict[Asked, float] = {}
+        """When the answers that are on their way were announced."""
+        self._down_bytes = 0
         self._travelled: list[tuple[float, float]] = []
-        self._dense_bytes = 0
-        self._dense_seconds = 0.0
         self._passed_bytes = 0
         """Bytes of dense weights that arrived over the same link while an answer was on its way."""
+        self._dense = Travelled()
+        self._pushed: dict[int, Travelled] = {}
+        """Rows that were pushed, by phase."""
 
-    def asked(self, of: Asked, nbytes: int) -> None:
+    def asked(self, of: Asked) -> None:
         """Notes a pull request."""
-        self._asked[of] = Question(perf_counter(), nbytes)
+        self._asked[of] = perf_counter()
 
-    def answered(self, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
-        """Notes the arrival of a shard's rows, which it had held back for that many seconds."""
-        now = perf_counter()
-        question = self._asked.pop(of)
-        passed_bytes, self._passed_bytes = self._passed_bytes, 0
+    def since_asked(self, of: Asked) -> float:
+        """Seconds since that pull was requested; 0 if it was not."""
+        return perf_counter() - self._asked[of] if of in self._asked else 0.0
+
+    def coming(self, of: Asked, was_awaited: bool) -> None:
+        """Notes that a shard's rows are on their way from now on."""
         if was_awaited:
-            self._nbytes += question.nbytes + passed_bytes + nbytes
-            self._travelled.append((min(now, question.at_seconds + max(0.0, held_seconds)), now))
+            self._coming[of] = perf_counter()
 
-    def passed(self, nbytes: int) -> None:
-        """Notes dense weights that have arrived."""
-        self._passed_bytes += nbytes if self._asked else 0
+    def answered(self, of: Asked, nbytes: int) -> None:
+        """Notes the arrival of a shard's rows."""
+        began = self._coming.pop(of, None)
+        if began is not None:
+            self._down_bytes += nbytes + self._passed_bytes
+            self._passed_bytes = 0
+            self._travelled.append((began, perf_counter()))
+
+    def passed(self, of: Asked, nbytes: int) -> None:
+        """Notes dense weights that have arrived; only the first of them are announced."""
+        if of in self._coming:
+            self.answered(of, nbytes)
+        elif self._coming:
+            self._passed_bytes += nbytes
 
     def gave(self, nbytes: int, seconds: float) -> None:
         """Notes how long a shard saw pieces of a dense gradient arrive."""
-        self._dense_bytes += nbytes
-        self._dense_seconds += seconds
+        self._dense.nbytes += nbytes
+        self._dense.seconds += seconds
 
-    def take_times(self) -> tuple[int, float]:
+    def pushed(self, phase: int, nbytes: int, seconds: float) -> None:
+        """Notes how long a shard saw rows arrive that were pushed to it."""
+        if nbytes:
+            rows = self._pushed.setdefault(phase, Travelled())
+            rows.nbytes += nbytes
+            rows.seconds = max(rows.seconds, seconds)
+
+    def take_times(self) -> LinkTimes:
         """Bytes and seconds of the timed transfers; resets them."""
-        measured = self._nbytes, covered(self._travelled)
-        if self._dense_bytes:
-            measured = self._dense_bytes, self._dense_seconds
-        self._nbytes = 0
+        up = [self._dense, *self._pushed.values()]
+        measured = LinkTimes(
+            down_bytes=self._down_bytes,
+            down_seconds=covered(self._travelled),
+            up_bytes=sum(each.nbytes for each in up),
+            up_seconds=sum(each.seconds for each in up),
+        )
+        self._down_bytes = 0
         self._passed_bytes = 0
-        self._dense_bytes = 0
-        self._dense_seconds = 0.0
+        self._dense = Travelled()
+        self._pushed.clear()
         self._travelled.clear()
         return measured
 

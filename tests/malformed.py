@@ -109,21 +109,26 @@ def _spoil_fields(message: Message, rng: random.Random) -> Iterator[Message]:
     yield replace(message, fields=message.fields | {"surplus": 1}, how="a surplus field")
 
 
+def _opening(fields: int) -> bytes:
+    """How a map of so many fields begins."""
+    return bytes([0x80 | fields]) if fields < 16 else b"\xde" + fields.to_bytes(2, "big")
+
+
 def _spoil_text(message: Message, rng: random.Random) -> Iterator[Message]:
     text = msgspec.msgpack.encode(message.fields)
-    opening, rest = text[0] + 1, text[1:]
-    assert text[0] & 0xF0 == 0x80, "a map of few fields"
+    opening = _opening(len(message.fields) + 1)
+    rest = text.removeprefix(_opening(len(message.fields)))
     nested = rng.choice([b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"]) * DEEP
     spoiled = {
         "nothing": b"",
         "a truncation": text[: rng.randrange(1, len(text))],
         "trailing bytes": text + rng.randbytes(3),
         "random bytes": rng.randbytes(rng.randrange(1, 200)),
-        "a field nested before the type": bytes([opening]) + b"\xa1x" + nested + b"\xc0" + rest,
-        "a field nested behind": bytes([opening]) + rest + b"\xa1x" + nested + b"\xc0",
+        "a field nested before the type": opening + b"\xa1x" + nested + b"\xc0" + rest,
+        "a field nested behind": opening + rest + b"\xa1x" + nested + b"\xc0",
         "nesting alone": nested,
         "a list of billions": b"\xdd\xff\xff\xff\xff",
-        "a text of billions": bytes([opening]) + b"\xdb\xff\xff\xff\xff" + rest,
+        "a text of billions": opening + b"\xdb\xff\xff\xff\xff" + rest,
         "too many bytes": text + bytes(HEADER_BYTES),
     }
     for how, header in spoiled.items():

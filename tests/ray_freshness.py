@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 
 from benchmarks.serving.freshness import SeenSnapshots, ages_of, asking, check_answers, step_ends
+from infra.base.link_gbit import LinkGbit
 from infra.run.network import namespaces
 from infra.web.store.access import make_token
 from infra.web.store.place import database_url
@@ -57,7 +58,7 @@ def measure(place: Path, rate: float, seconds: float) -> tuple[SeenSnapshots, li
     folder = place / "run"
     token = asyncio.run(make_token(database_url(None, place), "bench", ("predict", "read")))
     with ExitStack() as around:
-        network = around.enter_context(namespaces(LINKS_GBIT))
+        network = around.enter_context(namespaces([*map(LinkGbit.of, LINKS_GBIT)]))
         url, broker = around.enter_context(store_and_broker(place, network))
         broker.create("clicks", partitions=2)
         broker.create("dead-letters", partitions=1)

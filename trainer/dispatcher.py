@@ -100,12 +100,18 @@ class Dispatcher:
         self._outgoing = Outgoing(self._socket)
 
     def join(
-        self, settings: Mapping[str, str], link_gbit: float | None, device: str = "", arithmetic: str = ""
+        self,
+        settings: Mapping[str, str],
+        link_gbit: float | None,
+        device: str = "",
+        arithmetic: str = "",
+        uplink_gbit: float | None = None,
     ) -> None:
         """Offers this worker; a Welcome follows when a generation with it starts. device: its own
         GPU for NCCL, if any.
         """
-        offered: dict[str, Any] = {"settings": dict(settings), "link_gbit": link_gbit or 0.0, "device": device}
+        links = {"link_gbit": link_gbit or 0.0, "uplink_gbit": uplink_gbit or 0.0}
+        offered: dict[str, Any] = {"settings": dict(settings), "device": device, **links}
         at: dict[str, Any] = {"run": self._run, "generation": OF_NONE, "step": 0}
         self._offer = Join(**at, worker=self._name, arithmetic=arithmetic, place=own_place(), **offered)
         self.send(self._offer)

@@ -77,6 +77,7 @@ def run_worker(job: WorkerJob, stop: Stop, on_ready: Callable[[], None], meter: 
         dispatcher.join(
             settings=job.agreement.workers,
             link_gbit=job.link.gbit_per_second,
+            uplink_gbit=job.link.uplink_gbit,
             device=nccl_device(worker.device),
             arithmetic=arithmetic_of(worker.device),
         )

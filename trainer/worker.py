@@ -154,7 +154,7 @@ class Worker:
             ring_bytes = self._ring_bytes(order)
             logits, more_logits = self._train(order, work, watch, upcoming)
         moved = self._transfers.moved
-        link_bytes, link_seconds = self._client.take_link_time()
+        link = self._client.take_link_times()
         report = Report(
             run=order.run,
             generation=order.generation,
@@ -167,21 +167,25 @@ class Worker:
             reduced_bytes=self._reduced_bytes(order),
             dense_up_bytes=moved.dense_up + ring_bytes,
             dense_down_bytes=moved.dense_down + ring_bytes,
-            link_bytes=link_bytes,
-            link_seconds=link_seconds,
+            link_bytes=link.down_bytes,
+            link_seconds=link.down_seconds,
+            uplink_bytes=link.up_bytes,
+            uplink_seconds=link.up_seconds,
         )
         return report, ReportArrays(logits=logits, more_logits=more_logits.reshape(-1))
 
     def time_link(self, probe: Probe) -> Probed:
         """Measures how fast the link to the shards is."""
-        link_bytes, link_seconds = self._client.time_link(probe.link_bytes)
+        link = self._client.time_link(probe.link_bytes)
         return Probed(
             run=probe.run,
             generation=probe.generation,
             step=probe.step,
             worker=self._number,
-            link_bytes=link_bytes,
-            link_seconds=link_seconds,
+            link_bytes=link.down_bytes,
+            link_seconds=link.down_seconds,
+            uplink_bytes=link.up_bytes,
+            uplink_seconds=link.up_seconds,
         )
 
     def newest_dense(self) -> Dense:

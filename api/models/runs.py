@@ -156,7 +156,14 @@ class AddWorker(Body):
     name: ProcessName | None = None
     """Name of the worker; by default the next free one."""
     link_gbit: Gbit | None = None
+    uplink_gbit: Gbit | None = None
+    """Speed of what it sends; null: that of its link."""
     reason: Reason
+
+    @model_validator(mode="after")
+    def _both(self) -> "AddWorker":
+        _check_uplink(self.link_gbit, self.uplink_gbit)
+        return self
 
 
 class Shares(Body):
@@ -178,13 +185,21 @@ class ChangeWorker(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"link_gbit": 0.5, "reason": "moved to the new switch"}]})
 
     link_gbit: Gbit | Literal["unknown"] | None = None
+    uplink_gbit: Gbit | None = None
+    """Given with link_gbit: the speed of what it sends; null: that of its link."""
     shares: Shares | None = None
     reason: Reason
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeWorker":
         _check_one(self, "link_gbit", "shares")
+        _check_uplink(self.link_gbit, self.uplink_gbit)
         return self
+
+
+def _check_uplink(link_gbit: float | str | None, uplink_gbit: float | None) -> None:
+    if uplink_gbit is not None and not isinstance(link_gbit, float):
+        raise ValueError("uplink_gbit is given without the speed of the link; expected link_gbit, too")
 
 
 def _check_one(body: Body, *names: str) -> None:
@@ -227,7 +242,10 @@ class WorkerReading(Answer):
     """State in its supervisor's view; null: not supervised here."""
     link_gbit: float | None
     """Configured speed of the link; null: not limited or not known."""
+    uplink_gbit: float | None
+    """Configured speed of the uplink; null: that of the link."""
     measured_gbit: float | None
+    measured_uplink_gbit: float | None
     is_parked: bool
     share: float | None
     """Share of the samples trained so far."""

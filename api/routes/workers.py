@@ -31,6 +31,7 @@ from dispatch.commands.shares import SharesCommand
 from dispatch.commands.supervision import ADD, ListedProcess
 from dispatch.errors import CommandRefused, NoAnswer
 from dispatch.progress.status import WorkerStatus
+from infra.base.link_gbit import LinkGbit
 from infra.web.answers import Listed
 from infra.web.errors import Conflict
 from infra.web.rules import needs
@@ -58,7 +59,7 @@ async def add_worker(run: Followed, parts: Parts, given: Given, body: AddWorker)
         raise Conflict(
             f"nobody supervises run {run.place.name!r}; expected a run of 'freshet up'; start the worker by hand"
         )
-    link = "" if body.link_gbit is None else f"{body.link_gbit:g}"
+    link = "" if body.link_gbit is None else str(LinkGbit.of(body.link_gbit, body.uplink_gbit))
     return await enter(parts, run, given, ADD, worker=body.name or "", value=link, reason=body.reason)
 
 
@@ -83,7 +84,8 @@ async def change_worker(run: Followed, worker: WorkerName, parts: Parts, given: 
         limits = ShareLimits(body.shares.least, body.shares.largest)
         return await give(parts, run, given, SharesCommand(worker, limits), body.reason)
     gbit = 0.0 if body.link_gbit is None or body.link_gbit == "unknown" else body.link_gbit
-    return await give(parts, run, given, LinkCommand(worker, gbit), body.reason)
+    link = LinkGbit.of(gbit, body.uplink_gbit)
+    return await give(parts, run, given, LinkCommand(worker, link.down, link.own_uplink), body.reason)
 
 
 async def _workers(run: FollowedRun) -> list[WorkerReading]:
@@ -123,7 +125,9 @@ def _worker(
         state=absent if member is None else member.state,
         process=process.state if process is not None else None,
         link_gbit=worker.link_gbit if member is None else member.link_gbit or None,
+        uplink_gbit=worker.uplink_gbit if member is None else member.uplink_gbit or None,
         measured_gbit=worker.measured_gbit,
+        measured_uplink_gbit=worker.measured_uplink_gbit,
         is_parked=worker.is_parked,
         share=worker.traffic.samples / samples if samples else None,
         seconds=msgspec.structs.asdict(worker.seconds),

@@ -28,6 +28,7 @@ from dispatch.journal.log import rest_of
 from dispatch.journal.occupied import is_under_way
 from infra.base.errors import FreshetError
 from infra.base.faults import reach
+from infra.base.link_gbit import LinkGbit
 from infra.base.run_folder import CONTROL_WORD
 
 STOPPED = (
@@ -158,9 +159,10 @@ class Outbox:
         return answer
 
     def _add_worker(self, command: StoredCommand) -> str:
-        link_gbit = float(command.value or 0.0)
-        given: dict[str, Any] = {"id": command.id, "given_seconds": command.created_at}
-        message = StartWorker(**self._common(), worker=command.worker, link_gbit=link_gbit, **given)
+        link = LinkGbit.parse(command.value or "0")
+        links = {"link_gbit": link.down, "uplink_gbit": link.own_uplink}
+        given: dict[str, Any] = {"id": command.id, "given_seconds": command.created_at, **links}
+        message = StartWorker(**self._common(), worker=command.worker, **given)
         return f"worker {self._ask_agent(message).worker} is being started"
 
     def _stop_process(self, worker: str) -> None:

@@ -67,6 +67,7 @@ class Candidate:
             policy=self._timed,
             needs=spec.needs,
             row_cost_n=workload.row_cost_n,
+            push_cost_n=workload.known_push_cost_n,
             elastic=ElasticTerms(dense=workload.sizes.dense_load),
             value_share=workload.sizes.value_share,
         )

@@ -1,8 +1,8 @@
 """What each policy would move: the live index, policies and directory on a stream of keys, without training.
 
-Costs are bytes over bandwidth, in units of one row with its state over the fastest link: a move without state costs its
-share of that, the dense part of the model according to its bytes (benchmarks/simulated/sizes.py). The first steps, in
-which caches fill, are not counted. Also not counted: compute, latency, orders, and the links of the PS.
+Costs are bytes over bandwidth, in units of one row with its state over the fastest downlink: a move without state
+costs its share of that, the dense part of the model according to its bytes (benchmarks/simulated/sizes.py). The first
+steps, in which caches fill, are not counted. Also not counted: compute, latency, orders, and the links of the PS.
 
 Legend: B samples of a batch, K samples of the stream, F keys per sample, n workers.
 """
@@ -95,7 +95,8 @@ def simulate(workload: Workload, policy: str) -> DispatchResult:
     costs_n = workload.row_cost_n
     elastic = ElasticTerms(dense=workload.sizes.dense_load)
     value_share = workload.sizes.value_share
-    decider = Decider(Index(), directory, built, spec.needs, costs_n, elastic, value_share)
+    known_n = workload.known_push_cost_n
+    decider = Decider(Index(), directory, built, spec.needs, costs_n, elastic, value_share, push_cost_n=known_n)
     totals = Totals(workload)
     whole = workload.batch * workload.workers
     charges = DenseCharges(workload.sizes, workload.workers)
@@ -131,7 +132,8 @@ class Totals:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._row_cost_n = workload.row_cost_n
+        self._cost_5n = workload.cost_5n
+        self._push_ratio_n = workload.push_cost_n / workload.row_cost_n
         self._moved_5n = np.zeros((5, workload.workers))
         """Whole rows by kind."""
         self._behind_n = np.zeros(workload.workers)
@@ -147,7 +149,8 @@ class Totals:
         sizes = self._workload.sizes
         self._moved_5n += np.vstack((_moved_rows(traffic, sizes.value_share), dense_n))
         self._behind_n += traffic.behind_push
-        busy_2n = np.stack((traffic.whole_rows(sizes.value_share), dense_n)) * self._row_cost_n
+        rows_n = traffic.whole_rows(sizes.value_share, self._push_ratio_n)
+        busy_2n = np.stack((rows_n * self._workload.row_cost_n, dense_n * self._cost_5n[-1]))
         self._link_time_2 += busy_2n[:, busy_2n.sum(axis=0).argmax()]
         self._lookups += int(traffic.lookups.sum())
         self._hits += int(traffic.hits.sum())
@@ -161,7 +164,7 @@ class Totals:
         return DispatchResult(
             policy=policy,
             steps=steps,
-            cost=float((self._moved_5n * self._row_cost_n).sum()),
+            cost=float((self._moved_5n * self._cost_5n).sum()),
             miss_pull=miss_pull,
             update_push=update_push,
             evict_push=evict_push,

@@ -123,7 +123,12 @@ def _simulate(hot: HotWorkload, size: int | None, most: int = 0) -> HotPoint:
         decision = decider.decide(step + 1, _keys(workload, step))
         if step < half:
             counted.count_step(
-                decision.rows, decision.assignment_B, decision.plan, directory.replicated, hot.shared_cost_n
+                decision.rows,
+                decision.assignment_B,
+                decision.plan,
+                directory.replicated,
+                hot.shared_cost_n,
+                hot.shared_cost_n,
             )
         else:
             decisions.append(decision)

@@ -22,11 +22,11 @@ KINDS = (
 
 def dispatch_table(results: Sequence[DispatchResult], workload: Workload) -> Table:
     """One line per policy: cost and its parts, hit ratio, time of the slowest link, time to decide."""
-    links = ",".join(f"{link:g}" for link in workload.links_gbit)
     table = Table(
-        title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, links {links},\n"
+        title=f"{results[0].steps} steps, {workload.workers} workers × {workload.batch} samples, "
+        f"links {workload.links},\n"
         f"caches of {workload.cache_rows:,} rows ({workload.eviction}), {_dense_part(workload.sizes)};\n"
-        "costs in 1,000 rows with their state over the fastest link",
+        "costs in 1,000 rows with their state over the fastest downlink",
         box=None,
         padding=(0, 1, 0, 0),
     )
@@ -47,7 +47,8 @@ def _dense_part(sizes: Sizes) -> str:
 
 def _line(result: DispatchResult, first: DispatchResult, workload: Workload) -> dict[str, str]:
     """Text by column."""
-    costs = {name: float(workload.row_cost_n @ getattr(result, field)) for field, name in KINDS}
+    kinds = zip(KINDS, workload.cost_5n, strict=True)
+    costs = {name: float(cost_n @ getattr(result, field)) for (field, name), cost_n in kinds}
     return {
         "policy": result.policy,
         "cost": _thousands(result.cost),

@@ -14,6 +14,7 @@ from benchmarks.simulated.sizes import ROWS_ALONE, Sizes
 from dispatch.placement.decide import relative_row_costs
 from dispatch.placement.policies.registry import parse_spec
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 
 EVICTIONS = ("emark", "lru", "lfu")
 SLOW = 0.5
@@ -36,6 +37,10 @@ class Workload:
     deadline_ms: float | None = None
     """A decision that takes longer counts as a miss."""
     sizes: Sizes = ROWS_ALONE
+    uplinks_gbit: tuple[float, ...] = ()
+    """Speeds of the uplinks; empty: those of the links."""
+    knows_uplinks: bool = True
+    """Whether decisions use the speeds of the uplinks; otherwise they take uplinks for as fast as downlinks."""
     write_behind: float = 0.0
     """Most rows that owners push ahead of a flush, as a share of the rows they pull."""
 
@@ -55,7 +60,34 @@ class Workload:
 
     @property
     def row_cost_n(self) -> NDArray[np.float64]:
+        """Cost of pulling a row over each link."""
         return relative_row_costs(list(self.links_gbit))
+
+    @property
+    def push_cost_n(self) -> NDArray[np.float64]:
+        """Cost of pushing a row over each link."""
+        return relative_row_costs(list(self.links_gbit), list(self.uplinks_gbit or self.links_gbit))
+
+    @property
+    def known_push_cost_n(self) -> NDArray[np.float64]:
+        """The same as decisions know it."""
+        return self.push_cost_n if self.knows_uplinks else self.row_cost_n
+
+    @property
+    def cost_5n(self) -> NDArray[np.float64]:
+        """Cost of a row of each kind over each link: pulled, pushed in an update or an eviction, all-reduced, dense.
+
+        In a ring a row goes up while another comes down; through a hub as much of the dense part goes up as comes down.
+        """
+        pull_n, push_n = self.row_cost_n, self.push_cost_n
+        ring_n = np.maximum(pull_n, push_n)
+        dense_n = (pull_n + push_n) / 2 if self.sizes.reduce == "hub" else ring_n
+        return np.stack((pull_n, push_n, push_n, ring_n, dense_n))
+
+    @property
+    def links(self) -> str:
+        """The speeds of all links in words."""
+        return ",".join(str(link) for link in map(LinkGbit, self.links_gbit, self.uplinks_gbit or self.links_gbit))
 
 
 def make_workload(
@@ -67,15 +99,26 @@ def make_workload(
     warm_up: int = 10,
     deadline_ms: float | None = None,
     sizes: Sizes = ROWS_ALONE,
+    uplinks_gbit: Sequence[float] = (),
 ) -> Workload:
     """A workload whose caches hold a share of the stream's distinct keys; raises ConfigError for what cannot be run."""
-    check_links(links_gbit)
+    check_links([*map(LinkGbit, links_gbit, uplinks_gbit or links_gbit)])
     if eviction not in EVICTIONS:
         raise ConfigError(f"unknown eviction {eviction!r}; expected one of {', '.join(EVICTIONS)}; correct --eviction")
     if not 0 < cache_ratio <= 1:
         raise ConfigError(f"cache of {cache_ratio:g} of the keys; expected above 0, at most 1; correct --cache-ratio")
     cache_rows = max(1, int(cache_ratio * np.unique(keys_KF).size))
-    workload = Workload(keys_KF, tuple(links_gbit), batch, cache_rows, eviction, warm_up, deadline_ms, sizes)
+    workload = Workload(
+        keys_KF=keys_KF,
+        links_gbit=tuple(links_gbit),
+        uplinks_gbit=tuple(uplinks_gbit),
+        batch=batch,
+        cache_rows=cache_rows,
+        eviction=eviction,
+        warm_up=warm_up,
+        deadline_ms=deadline_ms,
+        sizes=sizes,
+    )
     if workload.steps <= warm_up:
         raise ConfigError(
             f"{len(keys_KF)} samples make {workload.steps} batches of {batch} × {workload.workers}; expected more than "
@@ -84,15 +127,15 @@ def make_workload(
     return workload
 
 
-def parse_links(text: str, workers: int) -> tuple[float, ...]:
+def parse_links(text: str, workers: int) -> tuple[LinkGbit, ...]:
     """Speeds as written on the command line, one per worker; an empty text makes them equal."""
     if not text.strip():
-        return (1.0,) * workers
+        return (LinkGbit.of(1.0),) * workers
     try:
-        links = tuple(float(part) for part in text.split(","))
+        links = tuple(LinkGbit.parse(part) for part in text.split(","))
     except ValueError as error:
         raise ConfigError(
-            f"links {text!r} are no speeds; {error}; expected Gbit/s, comma-separated; correct --links"
+            f"links {text!r} are no speeds; {error}; expected Gbit/s, or DOWN/UP, comma-separated; correct --links"
         ) from error
     if len(links) != workers:
         raise ConfigError(f"{len(links)} links for {workers} workers; expected one speed per worker; correct --links")
@@ -100,10 +143,20 @@ def parse_links(text: str, workers: int) -> tuple[float, ...]:
     return links
 
 
-def check_links(links_gbit: Sequence[float]) -> None:
-    for link in links_gbit:
-        if not isfinite(link) or link <= 0:
-            raise ConfigError(f"link of {link:g} Gbit/s; expected a finite speed above 0 per worker; correct --links")
+def check_links(links: Sequence[LinkGbit]) -> None:
+    for link in links:
+        if not all(isfinite(speed) and speed > 0 for speed in link):
+            raise ConfigError(f"link of {link} Gbit/s; expected a finite speed above 0 per worker; correct --links")
+
+
+def even_links(links: Sequence[LinkGbit]) -> tuple[float, ...]:
+    """The speeds of links that are equally fast in both directions; raises ConfigError for others."""
+    for link in links:
+        if link.own_uplink:
+            raise ConfigError(
+                f"link of {link} Gbit/s, where both directions count as equal; expected one figure; correct --links"
+            )
+    return tuple(link.down for link in links)
 
 
 def check_policies(text: str) -> list[str]:

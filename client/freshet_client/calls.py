@@ -173,9 +173,12 @@ def workers(*, run: str = "") -> Call[list[dict[str, Any]]]:
     return Call((Request("GET", f"/v1/runs/{RUN}/workers", run=run),), _items)
 
 
-def add_worker(link_gbit: float | None = None, *, reason: str = "", run: str = "") -> Call[dict[str, Any]]:
+def add_worker(
+    link_gbit: float | None = None, uplink_gbit: float | None = None, *, reason: str = "", run: str = ""
+) -> Call[dict[str, Any]]:
     """Starts a further worker on the machine of the run."""
-    given = {} if link_gbit is None else {"link_gbit": link_gbit}
+    links = {"link_gbit": link_gbit, "uplink_gbit": uplink_gbit}
+    given = {name: gbit for name, gbit in links.items() if gbit is not None}
     return _change("POST", f"/v1/runs/{RUN}/workers", run, {**given, "reason": reason})
 
 

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from infra.base.link_gbit import LinkGbit
+
 AUTO = "auto"
 NONE = "none"
 
@@ -37,12 +39,18 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """A number of events, or none."""
     links: dict[str, float] = {}
     """Link speed in Gbit/s by worker; 0 if not known."""
+    uplinks: dict[str, float] = {}
+    """Uplink speed in Gbit/s of those of these workers whose link is not equally fast in both directions."""
     shares: dict[str, ShareLimits] = {}
     """Share bounds by worker."""
     draining: tuple[str, ...] = ()
     """Workers that are to leave, as long as no generation has started without them."""
     removed: tuple[str, ...] = ()
     """Workers that may never come back."""
+
+    def link_of(self, worker: str) -> LinkGbit | None:
+        """Speed of a worker's link; None: no operator has set it."""
+        return LinkGbit.of(self.links[worker], self.uplinks.get(worker)) if worker in self.links else None
 
 
 def with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:

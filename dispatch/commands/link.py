@@ -7,6 +7,7 @@ import msgspec
 
 from dispatch.commands.desired import Desired
 from dispatch.commands.spec import CommandedRun, CommandOrigin, ShownValue, WorkerCommand, is_within, wrong_value
+from infra.base.link_gbit import LinkGbit
 
 FASTEST_GBIT = 1e6
 UNKNOWN = "unknown"
@@ -18,29 +19,37 @@ class LinkCommand(WorkerCommand):
     """Takes effect from the next decided step on."""
 
     name = "link"
-    expected = f"Gbit/s from 0 to {FASTEST_GBIT:g}, or {UNKNOWN}"
+    expected = f"Gbit/s from 0 to {FASTEST_GBIT:g}, DOWN/UP if the uplink has another speed, or {UNKNOWN}"
 
     gbit: float
     """Speed in Gbit/s; 0 if not known."""
+    uplink_gbit: float = 0.0
+    """Speed of the uplink; 0: as fast as the link."""
 
     @classmethod
     def parse(cls, worker: str, value: str) -> Self:
-        return cls(worker, 0.0 if value == UNKNOWN else float(value))
+        link = LinkGbit(0.0, 0.0) if value == UNKNOWN else LinkGbit.parse(value)
+        return cls(worker, link.down, link.own_uplink)
 
     def __str__(self) -> str:
-        return f"{self.gbit:g}"
+        return str(LinkGbit.of(self.gbit, self.uplink_gbit))
 
     @property
     def shown(self) -> ShownValue:
-        return self.gbit or UNKNOWN
+        return str(self) if self.uplink_gbit else self.gbit or UNKNOWN
 
     def check(self, run: CommandedRun) -> None:
         super().check(run)
-        if not is_within(self.gbit, 0.0, FASTEST_GBIT):
+        speeds = self.gbit, self.uplink_gbit
+        is_uplink_alone = self.uplink_gbit and not self.gbit
+        if is_uplink_alone or not all(is_within(speed, 0.0, FASTEST_GBIT) for speed in speeds):
             raise wrong_value(type(self), str(self))
 
     def effect(self, desired: Desired, origin: CommandOrigin) -> Desired:
-        return msgspec.structs.replace(desired, links={**desired.links, self.worker: self.gbit})
+        uplinks = {name: gbit for name, gbit in desired.uplinks.items() if name != self.worker}
+        if self.uplink_gbit:
+            uplinks[self.worker] = self.uplink_gbit
+        return msgspec.structs.replace(desired, links={**desired.links, self.worker: self.gbit}, uplinks=uplinks)
 
     def answer(self, step: int) -> str:
         speed = f"{self} Gbit/s" if self.gbit else UNKNOWN

@@ -32,5 +32,7 @@ def _listed(crew: "Crew", desired: Desired, parked: Collection[str], member: Mem
         standing = "lost"
     elif member.name in parked:
         standing = "parked"
-    link_gbit = desired.links.get(member.name, member.link_gbit)
-    return ListedMember(name=member.name, state=standing, number=number, link_gbit=link_gbit)
+    link = desired.link_of(member.name) or member.link
+    return ListedMember(
+        name=member.name, state=standing, number=number, link_gbit=link.down, uplink_gbit=link.own_uplink
+    )

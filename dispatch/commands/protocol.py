@@ -78,6 +78,8 @@ class ListedMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     number: MemberNumber
     link_gbit: Gbit
     """Speed of its link; 0 if not known."""
+    uplink_gbit: Gbit = 0.0
+    """Speed of its uplink; 0: as fast as its link."""
 
 
 class Members(Header, frozen=True):

@@ -15,7 +15,7 @@ from infra.base.wire import REASON_CHARACTERS, Header, Name, Number, Refused, Se
 from ps.phases import MOST_WORKERS
 
 ADD = "add"
-"""The one operator command that goes to the supervisor, not to the dispatcher; its value is the link's Gbit/s."""
+"""The one operator command that goes to the supervisor, not to the dispatcher; its value is the speed of the link."""
 MOST_PROCESSES = 4 * MOST_WORKERS
 """Most processes in a list."""
 ProcessState = Literal["waiting", "starting", "ready", "pausing", "finished", "failed", "stopped"]
@@ -35,6 +35,8 @@ class StartWorker(Header, frozen=True):
     """Name of the worker; empty: the next free name."""
     link_gbit: Gbit = 0.0
     """Speed of its link; 0 if not known."""
+    uplink_gbit: Gbit = 0.0
+    """Speed of its uplink; 0: as fast as its link."""
     id: Name = ""
     """Id of the request; it starts one worker, however often it arrives. Empty: the request is not repeated."""
     given_seconds: Annotated[float, Meta(ge=0, le=1e11)] = 0.0

@@ -10,6 +10,7 @@ from time import monotonic
 
 from dispatch.protocol import Join, unencrypted
 from infra.base.agreement import differing
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import NOWHERE, ProcessPlace
 from ps.phases import MOST_WORKERS
 
@@ -25,12 +26,20 @@ class Member:
     identity: bytes
     """Routing id of its socket, which identifies the process, whatever its name."""
     link_gbit: float
+    """Speed of its link; 0: not known."""
     device: str = ""
     """Its own device for NCCL; empty: none."""
     arithmetic: str = ""
     """What its results depend on besides its orders."""
     place: ProcessPlace = NOWHERE
     """Where its process runs."""
+    uplink_gbit: float = 0.0
+    """Speed of its uplink; 0: as fast as its link."""
+
+    @property
+    def link(self) -> LinkGbit:
+        """Speed of its link in either direction."""
+        return LinkGbit.of(self.link_gbit, self.uplink_gbit)
 
 
 class Roster:
@@ -111,7 +120,9 @@ class Roster:
         if (before := self._newest.get(join.worker, sender)) != sender:
             self.replaced.add(before)
         self._newest[join.worker] = sender
-        offered = Member(join.worker, sender, join.link_gbit, join.device, join.arithmetic, join.place)
+        offered = Member(
+            join.worker, sender, join.link_gbit, join.device, join.arithmetic, join.place, join.uplink_gbit
+        )
         self._candidates[join.worker] = offered, monotonic()
         return None
 

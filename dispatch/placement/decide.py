@@ -111,14 +111,18 @@ class Decider:
         pruner: Pruner | None = None,
         sizes: F64 | None = None,
         server_cost: float = 0.0,
+        push_cost_n: F64 | None = None,
     ) -> None:
         """needs: of the policy; the directory must have been created for them, too. value_share: see Situation.
 
         admission: which keys get rows; None: all. pruner: which new rows get chunks. sizes: bytes of a row, with its
         state, by its mask over those of a whole one; None: all rows are whole. server_cost: of a row over the link that
-        all shards share, in the unit of row_cost_n; 0: it does not limit.
+        all shards share, in the unit of row_cost_n; 0: it does not limit. row_cost_n, push_cost_n: of a row over each
+        worker's downlink and uplink; None: both are equal.
         """
+        push_cost_n = row_cost_n if push_cost_n is None else push_cost_n
         check_row_costs(row_cost_n, directory.workers)
+        check_row_costs(push_cost_n, directory.workers)
         self._index = index
         self._admission = admission
         self._pruner = pruner or Pruner(PruneTerms())
@@ -132,6 +136,7 @@ class Decider:
         self.may_replicate = True
         """Whether the next choice of rows to replicate by what they cost may name any; may be set between two."""
         self._row_cost_n = row_cost_n
+        self._push_cost_n = push_cost_n
         self._server_cost = server_cost
         self._value_share = value_share
         self._elastic: Elastic | None = None
@@ -143,6 +148,7 @@ class Decider:
                 dense=elastic.dense,
                 choice=elastic.choice,
                 server_cost=server_cost,
+                push_cost_n=push_cost_n,
             )
         self._profile: Profile | None = None
         if needs.profile_steps:
@@ -193,8 +199,8 @@ class Decider:
         sole = self._update_capacities(assignment, plan)
         if self._two_fold is not None and self.may_replicate:
             replicated = self._directory.replicated
-            costs_n = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
-            self._two_fold.count_step(rows, assignment.worker_B, plan, replicated, costs_n)
+            costs = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
+            self._two_fold.count_step(rows, assignment.worker_B, plan, replicated, *costs)
         seconds = perf_counter() - began
         cpu_seconds = thread_time() - cpu_began
         self._other_seconds.append(seconds - assigned.policy_seconds)
@@ -301,13 +307,19 @@ class Decider:
         """
         return None if self._elastic is None else self._elastic.ring_seconds(hub_seconds)
 
-    def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
-        """Sets the cost of a row over each link, and over the one that all shards share, from now on."""
+    def charge(self, row_cost_n: F64, server_cost: float = 0.0, push_cost_n: F64 | None = None) -> None:
+        """Sets the cost of a row over each downlink, over the link of all shards, and over each uplink from now on.
+
+        push_cost_n: None: as over the downlink.
+        """
+        push_cost_n = row_cost_n if push_cost_n is None else push_cost_n
         check_row_costs(row_cost_n, self._directory.workers)
+        check_row_costs(push_cost_n, self._directory.workers)
         self._row_cost_n = row_cost_n
+        self._push_cost_n = push_cost_n
         self._server_cost = server_cost
         if self._elastic is not None:
-            self._elastic.charge(row_cost_n, server_cost)
+            self._elastic.charge(row_cost_n, server_cost, push_cost_n)
 
     def bound(self, shares: ShareBounds) -> None:
         """Sets the bounds of elastic capacities from now on."""
@@ -372,16 +384,18 @@ class Decider:
             return hot
         if was_flushed and self._two_fold is not None:
             everyone_n = np.full(self._directory.workers, True)
-            hot = self._two_fold.choose(before, self._shared_costs(everyone_n), self._row_cost_n)
+            row_cost_n, _ = self._shared_costs(everyone_n)
+            hot = self._two_fold.choose(before, row_cost_n, np.maximum(self._row_cost_n, self._push_cost_n))
             if not self.may_replicate:
                 hot = NO_ROWS
             self._directory.replicate(hot)
             return hot if hot.size or before.size else None
         return before if was_flushed and before.size else None
 
-    def _shared_costs(self, uses_link_n: Bool) -> F64:
-        """Cost of a row through the shards; uses_link_n: who has samples."""
-        return shared_costs(self._row_cost_n, self._server_cost, uses_link_n)
+    def _shared_costs(self, uses_link_n: Bool) -> tuple[F64, F64]:
+        """Cost of pulling and of pushing a row through the shards; uses_link_n: who has samples."""
+        pull_n = shared_costs(self._row_cost_n, self._server_cost, uses_link_n)
+        return pull_n, shared_costs(self._push_cost_n, self._server_cost, uses_link_n)
 
     def _capacities(self, step: int, rows: BatchRows, samples: int, fields: int) -> tuple[I64, SetChange | None]:
         if self._elastic is None:
@@ -396,7 +410,9 @@ class Decider:
         if self._elastic is None:
             return 0 if workers == 1 else None
         samples_n = np.bincount(assignment.worker_B, minlength=workers)
-        self._elastic.shift_shares(samples_n, plan.traffic.lookups, plan.traffic.busier_way(self._value_share))
+        moved_n = plan.traffic.busier_way(self._value_share, self._elastic.push_ratio_n)
+        shared_n = plan.traffic.busier_way(self._value_share)
+        self._elastic.shift_shares(samples_n, plan.traffic.lookups, moved_n, shared_n)
         return self._elastic.sole(samples_n)
 
     def _assign(self, step: int, rows: BatchRows, capacity_n: I64, budget_seconds: float | None) -> "Assigned":
@@ -407,17 +423,19 @@ class Decider:
             assignment = Assignment(np.full(samples, with_places[0], np.int32))
             return self._plan(step, rows, assignment)
         state_U, holders_UQ = self._directory.look_up(rows)
+        row_cost_n, push_cost_n = self._shared_costs(capacity_n > 0)
         situation = Situation(
             step,
             rows.local_BF,
             state_U,
             holders_UQ,
-            self._shared_costs(capacity_n > 0),
+            row_cost_n,
             capacity_n,
             value_share=self._value_share,
             size_U=self._directory.sizes(rows.rows_U),
             alpha=self.alpha,
             budget_seconds=budget_seconds,
+            up_cost_n=push_cost_n,
         )
         began = perf_counter()
         assignment = self._policy.assign(situation)
@@ -513,13 +531,17 @@ def check_row_costs(row_cost_n: F64, workers: int) -> None:
         )
 
 
-def relative_row_costs(links_gbit: list[float]) -> F64:
-    """Cost of a row over each link in units of the fastest; a link of 0 is unknown and counts as the fastest."""
-    for link in links_gbit:
+def relative_row_costs(links_gbit: list[float], uplinks_gbit: list[float] | None = None) -> F64:
+    """Cost of a row over each link in units of the fastest; a link of 0 is unknown and counts as the fastest.
+
+    uplinks_gbit: what the row crosses instead, in the same units.
+    """
+    crossed_gbit = links_gbit if uplinks_gbit is None else uplinks_gbit
+    for link in (*links_gbit, *crossed_gbit):
         if not np.isfinite(link) or link < 0:
             raise ConfigError(
                 f"link speed cannot be used; got {link} Gbit/s; expected a positive number, or 0 if it is not known; "
                 "correct the worker's link"
             )
     fastest = max(links_gbit, default=0.0) or 1.0
-    return np.array([fastest / (link or fastest) for link in links_gbit])
+    return np.array([fastest / (link or fastest) for link in crossed_gbit])

@@ -52,6 +52,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     link_gbit: float
     measured_gbit: float
     recent_seconds: tuple[PhaseSeconds, ...]
+    uplink_gbit: float = 0.0
+    measured_uplink_gbit: float = 0.0
 
 
 @dataclass
@@ -61,6 +63,9 @@ class WorkerAccount:
     totals: WorkerTotals = NOTHING
     link_gbit: float = 0.0
     measured_gbit: float = 0.0
+    uplink_gbit: float = 0.0
+    """0: as fast as the link."""
+    measured_uplink_gbit: float = 0.0
     recent_seconds: deque[PhaseSeconds] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Seconds of steps in which it had samples."""
 
@@ -76,6 +81,8 @@ class WorkerAccount:
             name=name,
             link_gbit=self.link_gbit or None,
             measured_gbit=self.measured_gbit or None,
+            uplink_gbit=self.uplink_gbit or None,
+            measured_uplink_gbit=self.measured_uplink_gbit or None,
             is_parked=is_parked,
             has_left=has_left,
             traffic=self.totals.traffic,
@@ -88,12 +95,26 @@ class WorkerAccount:
         return msgspec.structs.replace(status, traffic=self.totals.traffic - mark.traffic, seconds=seconds)
 
     def save(self) -> WorkerState:
-        return WorkerState(self.totals, self.link_gbit, self.measured_gbit, tuple(self.recent_seconds))
+        return WorkerState(
+            totals=self.totals,
+            link_gbit=self.link_gbit,
+            measured_gbit=self.measured_gbit,
+            recent_seconds=tuple(self.recent_seconds),
+            uplink_gbit=self.uplink_gbit,
+            measured_uplink_gbit=self.measured_uplink_gbit,
+        )
 
     @classmethod
     def load(cls, state: WorkerState) -> "WorkerAccount":
         recent = deque(state.recent_seconds, maxlen=RECENT_STEPS)
-        return cls(state.totals, state.link_gbit, state.measured_gbit, recent)
+        return cls(
+            totals=state.totals,
+            link_gbit=state.link_gbit,
+            measured_gbit=state.measured_gbit,
+            uplink_gbit=state.uplink_gbit,
+            measured_uplink_gbit=state.measured_uplink_gbit,
+            recent_seconds=recent,
+        )
 
 
 @dataclass(frozen=True)
@@ -160,11 +181,22 @@ class Accounts:
             weights = None if weights_B is None else weights_B[known_B]
             quality.add(logits_BL[known_B, place], labels_BL[known_B, place], weights)
 
-    def set_speeds(self, worker: str, link_gbit: float, measured_gbit: float) -> None:
-        """Sets how fast a worker's link is, as configured and as measured; 0: not known."""
+    def set_speeds(
+        self,
+        worker: str,
+        link_gbit: float,
+        measured_gbit: float,
+        uplink_gbit: float = 0.0,
+        measured_uplink_gbit: float = 0.0,
+    ) -> None:
+        """Sets how fast a worker's link is, as configured and as measured; 0: not known. uplink_gbit: 0: as fast as the
+        link.
+        """
         account = self._workers.setdefault(worker, WorkerAccount())
         account.link_gbit = link_gbit
         account.measured_gbit = measured_gbit
+        account.uplink_gbit = uplink_gbit
+        account.measured_uplink_gbit = measured_uplink_gbit
 
     def set_members(self, workers: Collection[str]) -> None:
         """Sets the members of the generation; all other workers have left."""

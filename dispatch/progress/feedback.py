@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dispatch.config import DispatchConfig
-from dispatch.placement.capacity.link_costs import LinkState, MeasuredLinks
+from dispatch.placement.capacity.link_costs import LinkState, MeasuredLinks, RowCosts
 from dispatch.placement.decide import Decider, relative_row_costs
 from dispatch.progress.underway import OrderedRound
-from dispatch.protocol import Report
+from dispatch.protocol import Probed, Report
 
 RECENT_STEPS = 50
 """Number of steps whose busy times are kept."""
@@ -36,6 +33,8 @@ class WorkerLink:
     name: str
     gbit: float
     """Gbit/s; 0: not known."""
+    uplink_gbit: float = 0.0
+    """Gbit/s of its uplink; 0: as fast as the link."""
 
 
 class Feedback:
@@ -55,11 +54,13 @@ class Feedback:
         self._busy_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
         self._rows_seconds: deque[float] = deque(maxlen=RECENT_STEPS)
 
-    def start_generation(self, workers: Sequence[WorkerLink]) -> NDArray[np.float64]:
+    def start_generation(self, workers: Sequence[WorkerLink]) -> RowCosts:
         """Sets the workers of a new generation, by number; returns the cost of a row over each of their links."""
         self._workers = tuple(workers)
-        configured_n = relative_row_costs([worker.gbit for worker in workers])
-        return self._links.row_costs(self._names) if self.measures_links else configured_n
+        downlinks = [worker.gbit for worker in workers]
+        uplinks = [worker.uplink_gbit or worker.gbit for worker in workers]
+        configured = RowCosts(relative_row_costs(downlinks), relative_row_costs(downlinks, uplinks))
+        return self._links.costs(self._names) if self.measures_links else configured
 
     @property
     def server_cost(self) -> float:
@@ -116,10 +117,16 @@ class Feedback:
         """Measured speed of a worker's link; 0: not known yet."""
         return self._links.of(worker).gbit
 
-    def add_probe(self, worker: str, nbytes: int, seconds: float) -> bool:
+    def measured_uplink_gbit(self, worker: str) -> float:
+        """Measured speed of a worker's uplink; 0: not known yet."""
+        return self._links.uplink_of(worker).gbit
+
+    def add_probe(self, worker: str, probed: Probed) -> bool:
         """Adds a measurement of an idle worker's link; returns whether its speed is known and about what it was."""
-        link = self._links.of(worker)
-        return link.add_probe(nbytes, seconds) and link.gbit > 0.0
+        down = self._links.of(worker)
+        up = self._links.uplink_of(worker)
+        is_known = down.add_probe(probed.link_bytes, probed.link_seconds) and down.gbit > 0.0
+        return up.add_probe(probed.uplink_bytes, probed.uplink_seconds) and up.gbit > 0.0 and is_known
 
     def learn(self, done: OrderedRound, decider: Decider) -> None:
         """Processes the reports of a completed step; the decider gets the basis of elastic
@@ -139,9 +146,12 @@ class Feedback:
     def _learn_links(self, reports: Sequence[Report], decider: Decider) -> None:
         """Adds the transfers of a step."""
         for report in reports:
-            self._links.of(self._workers[report.worker].name).add(report.link_bytes, report.link_seconds)
+            name = self._workers[report.worker].name
+            self._links.of(name).add(report.link_bytes, report.link_seconds)
+            self._links.uplink_of(name).add(report.uplink_bytes, report.uplink_seconds)
         if self.measures_links:
-            decider.charge(self._links.row_costs(self._names), self.server_cost)
+            costs = self._links.costs(self._names)
+            decider.charge(costs.pull_n, self.server_cost, costs.push_n)
 
     @property
     def _fastest_gbit(self) -> float:
@@ -157,5 +167,6 @@ class Feedback:
 
 def _rows_seconds(report: Report) -> float:
     """How long a worker's link took for its rows, at the speed of the transfers whose time is known."""
-    rows_bytes = report.pulled_bytes + report.pushed_bytes
-    return rows_bytes * report.link_seconds / report.link_bytes if report.link_bytes else 0.0
+    down = report.link_seconds / report.link_bytes if report.link_bytes else 0.0
+    up = report.uplink_seconds / report.uplink_bytes if report.uplink_bytes else down
+    return report.pulled_bytes * (down or up) + report.pushed_bytes * up

@@ -24,7 +24,11 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     link_gbit: float | None = None
     """Shaped or configured link speed; None: not limited."""
     measured_gbit: float | None = None
-    """Speed of its latest transfers, including delays; None: not known yet."""
+    """Speed of what it received in its latest transfers; None: not known yet."""
+    uplink_gbit: float | None = None
+    """Shaped or configured uplink speed; None: as fast as the link."""
+    measured_uplink_gbit: float | None = None
+    """Speed of what it sent in its latest transfers; None: not known yet."""
     least_share: float | None = None
     """Fewest samples that it gets under an elastic policy, in equal shares of the batch; None: shares are equal."""
     largest_share: float | None = None

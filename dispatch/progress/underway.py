@@ -209,6 +209,7 @@ def check_report(name: str, report: Report, logits: int, plan: WorkerPlan, dense
         ("dense_up_bytes", report.dense_up_bytes, 0, most_up),
         ("dense_down_bytes", report.dense_down_bytes, 0, most_down),
         ("link_bytes", report.link_bytes, 0, most_linked),
+        ("uplink_bytes", report.uplink_bytes, 0, most_linked),
     )
     for field_name, value, least, most in expected:
         if not least <= value <= most:

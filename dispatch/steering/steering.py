@@ -31,6 +31,7 @@ from dispatch.steering.commands import Commands
 from dispatch.steering.kernels import PolicyKernels
 from dispatch.training import Training
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 
 
 class Steering:
@@ -129,9 +130,10 @@ class Steering:
             return self._job.stream.skip_above
         return None if wanted == NONE else int(wanted)
 
-    def links(self) -> dict[str, float]:
+    def links(self) -> dict[str, LinkGbit]:
         """Returns the link speeds that operators have set, by worker."""
-        return self._desired.links
+        found = {name: self._desired.link_of(name) for name in self._desired.links}
+        return {name: link for name, link in found.items() if link is not None}
 
     def bounds(self, names: Sequence[str]) -> ShareBounds:
         """Returns the bounds of these workers' shares; the configured ones if the desired ones cannot hold a batch."""

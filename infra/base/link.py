@@ -68,18 +68,27 @@ class Link:
         sleep: Callable[[float], None] = time.sleep,
         is_shaped: bool = True,
         payload_share: float = 1.0,
+        uplink_gbit: float | None = None,
     ) -> None:
-        """payload_share: share of payload in what the link carries, the rest being headers."""
+        """payload_share: share of payload in what the link carries, the rest being headers. uplink_gbit: speed of what
+        the worker sends; None: as fast as what it receives.
+        """
         self.gbit_per_second = gbit_per_second
+        self.uplink_gbit = uplink_gbit
         self._buckets: tuple[Bucket, Bucket] | None = None
         """Buckets for up and down, if shaped."""
         self._clock = clock
         self._sleep = sleep
         self._relay: Relay | None = None
-        rate = None if gbit_per_second is None else payload_share * _bytes_per_second(gbit_per_second)
-        if rate is not None and is_shaped:
-            up, down = (Bucket(rate, burst_bytes, clock) for _ in range(2))
-            self._buckets = up, down
+        if gbit_per_second is None and uplink_gbit is not None:
+            raise ConfigError(
+                f"a link cannot have an uplink of {uplink_gbit} Gbit/s alone; expected that of the other direction, "
+                "too; give both"
+            )
+        if gbit_per_second is not None:
+            down = payload_share * _bytes_per_second(gbit_per_second)
+            up = down if uplink_gbit is None else payload_share * _bytes_per_second(uplink_gbit)
+            self._buckets = (Bucket(up, burst_bytes, clock), Bucket(down, burst_bytes, clock)) if is_shaped else None
 
     def connect(
         self,

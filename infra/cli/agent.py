@@ -11,9 +11,10 @@ from rich.text import Text
 
 from infra.base.config import check_endpoint, check_names
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop, stop_on_signals
 from infra.cli.options import SettingsOptions, grouped
-from infra.cli.steer.workers import Link
+from infra.cli.steer.workers import Link, Uplink, check_uplink
 
 
 @grouped
@@ -24,6 +25,7 @@ def agent(
         str, typer.Option(help="Prefix of their names; by default this machine's name.", show_default=False)
     ] = "",
     link: Link = None,
+    uplink: Uplink = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of the agent; a new one by default.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Start runs in this folder on request, instead of workers.")] = None,
     *,
@@ -40,6 +42,7 @@ def agent(
     Example: freshet agent --config freshet.toml --dispatcher tcp://10.0.0.4:5500 --workers 2
     """
     stop = stop_on_signals()
+    check_uplink(link, uplink)
     if runs is not None:
         if dispatcher or prefix or folder is not None or link is not None:
             raise ConfigError("--runs is given with options of workers; expected one or the other; leave those out")
@@ -54,7 +57,7 @@ def agent(
     settings = with_threads(given.load().model_copy(update={"folder": own}))
     names = check_names(prefix or f"{socket.gethostname().split('.')[0]}-")
     where = _checked(dispatcher or settings.dispatch.endpoint)
-    job = AgentJob(settings, where, names, [link or 0.0] * count)
+    job = AgentJob(settings, where, names, [LinkGbit.of(link or 0.0, uplink)] * count)
     with claim(settings.folder):
         configure_logging("agent", settings.run, path=settings.folder / "supervisor.log")
         console = Console()

@@ -491,7 +491,10 @@ class DispatchOptions:
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 8
     batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
     cache_ratio: Annotated[float, typer.Option(help="Rows of a worker's cache, as a share of distinct keys.")] = 0.08
-    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link; 1 for all if empty.")] = ""
+    links: Annotated[str, typer.Option(help="Gbit/s of each worker's link, or DOWN/UP; 1 for all if empty.")] = ""
+    ignore_uplinks: Annotated[
+        bool, typer.Option("--ignore-uplinks", help="Decide as if uplinks were as fast as downlinks.")
+    ] = False
     policies: Annotated[str, typer.Option(help="Policies; the others are compared with the first.")] = PAPER_POLICIES
     dim: Annotated[int, typer.Option(help="Embedding columns of a row.", min=1)] = 512
     optimizer: Annotated[Optimizer, typer.Option(help="Optimizer of rows; its state is moved, too.")] = "adagrad"
@@ -556,9 +559,17 @@ def dispatch(
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
     sizes = dense.architecture(what.form, what.optimizer, keys_KF.shape[1]).sizes(what.dim)
     workload = make_workload(
-        keys_KF, speeds, what.batch, what.cache_ratio, what.eviction, what.warm_up, what.deadline_ms, sizes
+        keys_KF=keys_KF,
+        links_gbit=[link.down for link in speeds],
+        uplinks_gbit=[link.up for link in speeds],
+        batch=what.batch,
+        cache_ratio=what.cache_ratio,
+        eviction=what.eviction,
+        warm_up=what.warm_up,
+        deadline_ms=what.deadline_ms,
+        sizes=sizes,
     )
-    workload = replace(workload, write_behind=what.write_behind)
+    workload = replace(workload, write_behind=what.write_behind, knows_uplinks=not what.ignore_uplinks)
     if alphas:
         points = run_curve(workload, specs, alphas)
         Console().print(curve_table(points))
@@ -568,7 +579,7 @@ def dispatch(
     Console().print(dispatch_table(results, workload))
     write_json(results, output)
     if plot is not None:
-        plot_dispatch(results, speeds, plot)
+        plot_dispatch(results, workload, plot)
 
 
 @dataclass(frozen=True)
@@ -608,7 +619,7 @@ def hot(
     from benchmarks.simulated.keys import dense_inputs, read_keys
     from benchmarks.simulated.plots import check_can_plot
     from benchmarks.simulated.sizes import Architecture
-    from benchmarks.simulated.workload import check_policies, make_workload, parse_links
+    from benchmarks.simulated.workload import check_policies, even_links, make_workload, parse_links
 
     (spec,) = check_policies(policy)
     wanted = parse_sizes(sizes)
@@ -618,7 +629,7 @@ def hot(
         check_output(plot)
     keys_KF = read_keys(what.form, _existing(what.file), what.samples)
     row = Architecture(what.optimizer, "wdl", keys_KF.shape[1], dense_inputs(what.form), 0, "ring").sizes(what.dim)
-    workload = make_workload(keys_KF, speeds, what.batch, what.cache_ratio, sizes=row)
+    workload = make_workload(keys_KF, even_links(speeds), what.batch, what.cache_ratio, sizes=row)
     case = HotWorkload(workload, spec, what.server)
     points = run_hot(case, wanted)
     Console().print(hot_table(points, case))
@@ -637,7 +648,10 @@ class TrainOptions:
     workers: Annotated[int, typer.Option(help="Workers.", min=1, max=128)] = 4
     batch: Annotated[int, typer.Option(help="Samples per worker and step.", min=1)] = 128
     links: Annotated[
-        str, typer.Option(help="Gbit/s of each worker's link; if empty, 0.2 for half of them and 0.02 for the others.")
+        str,
+        typer.Option(
+            help="Gbit/s of each worker's link, or DOWN/UP; if empty, 0.2 for half of them and 0.02 for the others."
+        ),
     ] = ""
     cache_rows: Annotated[
         int | None,
@@ -655,8 +669,10 @@ class TrainOptions:
         from benchmarks.train import Experiment, default_links
 
         rows = f"dispatch.cache_rows={self.cache_rows or cache_rows}", f"rows.dim={self.dim}"
+        links = parse_links(self.links, self.workers) if self.links.strip() else default_links(self.workers)
         return Experiment(
-            links_gbit=parse_links(self.links, self.workers) if self.links.strip() else default_links(self.workers),
+            links_gbit=tuple(link.down for link in links),
+            uplinks_gbit=tuple(link.up for link in links),
             batch=self.batch,
             steps=steps,
             warm_up=warm_up,

@@ -231,6 +231,9 @@ def worker(
     dispatcher: DispatcherEndpoint = "",
     name: Name = "worker",
     link: Annotated[float | None, typer.Option(help="Speed of this worker's link in Gbit/s.")] = None,
+    uplink: Annotated[
+        float | None, typer.Option(help="Speed of what it sends in Gbit/s; by default that of its link.")
+    ] = None,
     *,
     given: RunOptions,
 ) -> None:
@@ -241,7 +244,7 @@ def worker(
     stop = start()
     settings = given.load()
     where = dispatcher or settings.dispatch.endpoint
-    reported = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE)
+    reported = Link(link, is_shaped=settings.trainer.shape_link, payload_share=PAYLOAD_SHARE, uplink_gbit=uplink)
     from trainer.errors import Removed
     from trainer.job import WorkerJob
     from trainer.main import run_worker

@@ -91,6 +91,7 @@ MAY_DIFFER: Mapping[str, tuple[str, ...]] = {
         "dispatch.cache_rows",
         "dispatch.eviction",
         "dispatch.links_gbit",
+        "dispatch.uplinks_gbit",
         "dispatch.link_costs",
         "dispatch.probe_seconds",
         "dispatch.least_share",

@@ -19,6 +19,7 @@ from dispatch.journal.log import rest_of
 from dispatch.progress.prequential import Prequential
 from dispatch.progress.status import Status, Summary, summarize
 from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.link_gbit import LinkGbit
 from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.base.run_folder import link_file
@@ -105,7 +106,7 @@ def run_cluster(
             supervisor,
             settings.run,
             settings.folder / "endpoints" / AGENT_FILE,
-            lambda name, link_gbit: further_worker(settings, extras, name, link_gbit),
+            lambda name, link: further_worker(settings, extras, name, link),
             WORKER,
             0.0 if rest is None else rest.since,
         ) as agent,
@@ -253,9 +254,9 @@ def specs(settings: Settings, extras: Extras) -> Iterator[ProcessSpec]:
     yield _dispatcher(settings, extras)
     for number in range(settings.ps.shards):
         yield _shard(settings, extras, number)
-    links = settings.dispatch.links_gbit
+    links = settings.dispatch.links
     for number in range(settings.dispatch.workers):
-        link = ("--link", str(links[number])) if links else ()
+        link = links[number].options if links else ()
         yield _worker(settings, f"{WORKER}{number}", link, _place(extras, number))
     if extras.api:
         served = replace(_listening(settings, API, "api"), env=secret_environment(settings), restart="on_failure")
@@ -279,17 +280,16 @@ def kept_alive(found: Iterable[ProcessSpec], settings: Settings, extras: Extras)
         yield replace(watched, restart="on_failure", max_restarts=MOST_RESTARTS) if lasting else watched
 
 
-def further_worker(settings: Settings, extras: Extras, name: str, link_gbit: float) -> ProcessSpec:
+def further_worker(settings: Settings, extras: Extras, name: str, link: LinkGbit) -> ProcessSpec:
     """A worker that joins a live run, which can continue without it; raises ConfigError if it cannot join.
 
-    link_gbit: 0 if it is not given.
+    link: a downlink of 0 if it is not given.
     """
     if extras.network is not None:
         raise ConfigError(f"worker {name!r} cannot be added: every worker of this run has a network of its own")
     if settings.curve_folder is not None:
         load_curve(settings.curve_folder, name)
-    link = ("--link", str(link_gbit)) if link_gbit else ()
-    (spec,) = kept_alive([_worker(settings, name, link, [])], settings, extras)
+    (spec,) = kept_alive([_worker(settings, name, link.options, [])], settings, extras)
     return replace(spec, essential=False)
 
 

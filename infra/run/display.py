@@ -385,10 +385,18 @@ def _parked(workers: Sequence[WorkerStatus]) -> str:
 
 def _link(worker: WorkerStatus) -> Text:
     if worker.link_gbit is None and worker.measured_gbit is not None:
-        return Text(f"~{worker.measured_gbit:.2g}", style="dim")
+        both = _both_ways(f"{worker.measured_gbit:.2g}", f"{worker.measured_uplink_gbit or worker.measured_gbit:.2g}")
+        return Text(f"~{both}", style="dim")
     if worker.link_gbit is None:
         return Text("–", style="dim")
-    return Text(f"{worker.link_gbit:g}", style="yellow" if worker.link_gbit < 1 else "")
+    uplink_gbit = worker.uplink_gbit or worker.link_gbit
+    both = _both_ways(f"{worker.link_gbit:g}", f"{uplink_gbit:g}")
+    return Text(both, style="yellow" if min(worker.link_gbit, uplink_gbit) < 1 else "")
+
+
+def _both_ways(down: str, up: str) -> str:
+    """The speeds of both directions of a link, once if they are equal."""
+    return down if up == down else f"{down} / {up}"
 
 
 def _counts(traffic: WorkerTraffic) -> list[Text]:

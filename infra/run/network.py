@@ -27,6 +27,7 @@ import msgspec
 import psutil
 
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 
 KERNEL_TICKS = 250
 """Least number of ticks per second: a bucket must hold what a link carries in a tick."""
@@ -53,18 +54,18 @@ class Network:
         """The prefix of a command that runs in that worker's namespace."""
         return ["ip", "netns", "exec", self.names[worker]]
 
-    def shape(self, worker: int, gbit: float) -> None:
-        """Gives that worker's link another speed, in either direction; what waits for its turn there is dropped.
+    def shape(self, worker: int, link: LinkGbit) -> None:
+        """Gives that worker's link another speed; what waits for its turn there is dropped.
 
         It would stay there forever if a packet were larger than the new bucket.
         """
         _run("tc", "qdisc", "delete", "dev", self.links[worker], "root")
         _run("tc", "-netns", self.names[worker], "qdisc", "delete", "dev", "eth0", "root")
-        _shape(self.names[worker], self.links[worker], gbit)
+        _shape(self.names[worker], self.links[worker], link)
 
 
 @contextmanager
-def namespaces(links_gbit: Sequence[float], server_gbit: float = 0.0) -> Iterator[Network]:
+def namespaces(speeds: Sequence[LinkGbit], server_gbit: float = 0.0) -> Iterator[Network]:
     """Inside, there is a namespace behind a link of each speed; server_gbit: of the servers' own, 0: not shaped."""
     remove_abandoned()
     owner = os.getpid()
@@ -87,7 +88,7 @@ def namespaces(links_gbit: Sequence[float], server_gbit: float = 0.0) -> Iterato
         _run("ip", "address", "add", f"{subnet}.1/24", "dev", servers)
         _run("ip", "route", "replace", f"{subnet}.0/24", "dev", servers, "congctl", CONGESTION)
         names, links = [], []
-        for number, gbit in enumerate(links_gbit):
+        for number, link in enumerate(speeds):
             name = f"freshet-{owner}-{number}"
             outside = f"fr{owner}v{number}"
             _run("ip", "netns", "add", name)
@@ -97,7 +98,7 @@ def namespaces(links_gbit: Sequence[float], server_gbit: float = 0.0) -> Iterato
             undo.callback(_run, "ip", "link", "delete", outside)
             _connect(name, outside, bridge, f"{subnet}.{number + 2}/24")
             _run("ip", "-netns", name, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "congctl", CONGESTION)
-            _shape(name, outside, gbit)
+            _shape(name, outside, link)
             names.append(name)
             links.append(outside)
         yield Network(f"{subnet}.1", tuple(names), tuple(links))
@@ -135,10 +136,10 @@ def _connect(name: str, outside: str, bridge: str, address: str) -> None:
     _run("ip", "-netns", name, "link", "set", "eth0", "up")
 
 
-def _shape(name: str, outside: str, gbit: float) -> None:
-    """Gives the link a speed in either direction."""
-    _run("tc", "qdisc", "add", "dev", outside, *_bucket(gbit))
-    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *_bucket(gbit))
+def _shape(name: str, outside: str, link: LinkGbit) -> None:
+    """Gives the link its speeds: either end holds what it sends to one of them."""
+    _run("tc", "qdisc", "add", "dev", outside, *_bucket(link.down))
+    _run("tc", "-netns", name, "qdisc", "add", "dev", "eth0", *_bucket(link.up))
 
 
 def _bucket(gbit: float) -> tuple[str, ...]:

@@ -124,10 +124,15 @@ def test_a_setting_that_was_changed_without_the_api_is_told(api: Served, dispatc
 
 def test_workers_are_listed_and_changed(api: Served) -> None:
     workers = api.get("/v1/runs/r/workers").json["items"]
+    assert workers[0]["uplink_gbit"] is None
     assert workers[0]["link_gbit"] == 0.25  # as the dispatcher says now: its status is older
     assert [(worker["name"], worker["state"]) for worker in workers] == [("worker-0", "training")]
     link = api.ask("PATCH", "/v1/runs/r/workers/worker-0", {"link_gbit": 0.5})
     assert (link.json["verb"], link.json["value"]) == ("link", 0.5)
+    skewed = api.ask("PATCH", "/v1/runs/r/workers/worker-0", {"link_gbit": 0.5, "uplink_gbit": 0.05})
+    assert (skewed.json["verb"], skewed.json["value"]) == ("link", "0.5/0.05")
+    for alone in ({"uplink_gbit": 0.05}, {"link_gbit": "unknown", "uplink_gbit": 0.05}):
+        assert api.ask("PATCH", "/v1/runs/r/workers/worker-0", alone).status == 422
     shares = api.ask("PATCH", "/v1/runs/r/workers/worker-0", {"shares": {"least": 0.5, "largest": 2}})
     assert (shares.json["verb"], shares.json["value"]) == ("shares", {"least": 0.5, "largest": 2.0})
     assert api.ask("DELETE", "/v1/runs/r/workers/worker-0").json["verb"] == "remove"

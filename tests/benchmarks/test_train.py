@@ -27,6 +27,7 @@ from dispatch.progress.quality import Quality
 from dispatch.progress.status import SinceMark, Status, Summary, WorkerStatus, summarize
 from dispatch.tally import PhaseSeconds
 from infra.base.errors import ConfigError, FreshetError
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop
 from infra.run.display import Display
 from ingest.schema import load_schema
@@ -144,7 +145,7 @@ def test_a_stop_gives_no_result(tmp_path: Path) -> None:
 
 
 def test_half_of_the_links_are_ten_times_slower() -> None:
-    assert default_links(5) == (0.2, 0.2, 0.2, 0.02, 0.02)
+    assert default_links(5) == (LinkGbit(0.2, 0.2),) * 3 + (LinkGbit(0.02, 0.02),) * 2
 
 
 def test_synthetic_visits_give_policies_something_to_gain() -> None:
@@ -153,6 +154,15 @@ def test_synthetic_visits_give_policies_something_to_gain() -> None:
     workload = make_workload(keys_KF, (5.0, 0.5), 64, cache_ratio=0.3)
     assert np.array_equal(keys_KF, again_KF)
     assert simulate(workload, "esd:1").cost < 0.9 * simulate(workload, "laia").cost
+
+
+def test_runs_are_told_the_uplinks_where_they_differ() -> None:
+    skewed = EXPERIMENT.with_links([LinkGbit(0.2, 0.2)] * EXPERIMENT.workers)
+    assert skewed.link_settings == [f"dispatch.links_gbit={','.join(['0.2'] * EXPERIMENT.workers)}"]
+    uneven = replace(EXPERIMENT, links_gbit=(0.2, 0.1), uplinks_gbit=(0.02, 0.1))
+    assert uneven.link_settings == ["dispatch.links_gbit=0.2,0.1", "dispatch.uplinks_gbit=0.02,0.1"]
+    assert parse_variants("laia@1")[0].on(uneven).links == (LinkGbit(0.2, 0.02),)
+    assert replace(uneven, is_told_links=False).link_settings == []
 
 
 def test_a_variant_differs_from_the_others_in_its_marks() -> None:

@@ -71,15 +71,16 @@ class ThreadClock:
             return socket
 
         monkeypatch.setattr(Link, "connect", connect)
-        answered = LinkTimer.answered
+        coming = LinkTimer.coming
 
-        def timed(timer: LinkTimer, of: Asked, nbytes: int, held_seconds: float, was_awaited: bool) -> None:
+        def timed(timer: LinkTimer, of: Asked, was_awaited: bool) -> None:
             """An answer that nobody waited for has its time, too: by this clock it arrives when it is taken."""
-            answered(timer, of, nbytes, held_seconds, was_awaited=True)
+            coming(timer, of, was_awaited=True)
 
-        monkeypatch.setattr(LinkTimer, "answered", timed)
-        # shards time the pieces of a gradient by their own clock, on which no link takes time: let there be one piece
+        monkeypatch.setattr(LinkTimer, "coming", timed)
+        # shards time what they are sent by their own clock, on which no link takes time: let there be one piece
         monkeypatch.setattr("ps.dense.range.MOST_PIECES", 1)
+        monkeypatch.setattr("ps.shard.time_push", lambda _pull, _push: (0, 0.0))
         monkeypatch.setattr(Link, "exchange", lambda link, nbytes: self.advance(nbytes / rate(link)))
         monkeypatch.setattr("time.perf_counter", self.now)
         monkeypatch.setattr("dispatch.progress.times.monotonic", self.together)

@@ -167,6 +167,29 @@ def test_messages_that_shaped_links_hold_back_change_nothing(write_topic: WriteT
     expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("reduce", ["hub", "ring"])
+def test_links_with_slow_uplinks_change_nothing(write_topic: WriteTopic, reduce: Reduce) -> None:
+    topic, rows = write_topic(STEPS * BATCH), rows_of("adagrad")
+    links: dict[str, Any] = {"links": (5.0, 1.0, 1.0), "uplinks": (5.0, 0.1, 2.0)}
+    plan = Plan(topic, 3, "joint:2:elastic", batch=BATCH, cache_rows=700, rows=rows, reduce=reduce, **links)
+    result = train(plan)
+    assert [worker.link_gbit for worker in result.status.workers] == [5.0, 1.0, 1.0]
+    assert [worker.uplink_gbit for worker in result.status.workers] == [None, 0.1, 2.0]
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
+def test_a_slow_uplink_that_nobody_told_is_found_out(write_topic: WriteTopic) -> None:
+    links: dict[str, Any] = {"links": (0.2, 0.2), "uplinks": (0.2, 0.01), "link_costs": "measured"}
+    rows = RowConfig(dim=64, optimizer="adagrad")
+    plan = Plan(write_topic(16 * BATCH), 2, "esd:1", batch=BATCH, cache_rows=700, rows=rows, reduce="hub", **links)
+    result = train(plan)
+    even, slow = (worker.measured_uplink_gbit or 0.0 for worker in result.status.workers)
+    assert 0.005 < slow < 0.02
+    assert even > 2 * slow
+    assert (result.status.workers[1].measured_gbit or 0.0) > 2 * slow
+    expect_equal(result, train_reference(plan, result.manifests), tolerance=1e-4)
+
+
 def test_slow_links_that_nobody_told_are_found_out_and_spared(
     write_topic: WriteTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

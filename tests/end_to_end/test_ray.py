@@ -18,6 +18,7 @@ import pytest
 import structlog
 
 from dispatch.journal.history import JOURNAL, read_history
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop
 from infra.run.network import Network, namespaces
 from ingest.config import StreamConfig
@@ -68,7 +69,7 @@ def test_killed_actors_come_back_and_the_run_equals_the_replay_of_its_journal() 
         place = Path(temporary)
         stream = StreamConfig(folder=place / "log")
         where = options(place / "run", stream__folder=stream.folder, checkpoints__url=place / "checkpoints")
-        with namespaces(LINKS_GBIT) as network, ray_cluster(place, network) as cluster:
+        with namespaces([*map(LinkGbit.of, LINKS_GBIT)]) as network, ray_cluster(place, network) as cluster:
             samples = ["--samples", str(BATCH * STEPS * (len(STRUCK) + 1))]
             up = cluster.start("up", "--ray", cluster.address, *where, *samples)
             for strikes, name in enumerate(STRUCK, start=1):
@@ -123,7 +124,7 @@ class Struck:
 def test_a_run_goes_on_without_a_node_or_the_head_and_is_resumed_on_a_new_cluster() -> None:
     with TemporaryDirectory(prefix="ray", dir="/tmp") as temporary, ExitStack() as around:
         place = Path(temporary)
-        network = around.enter_context(namespaces(FOUR_LINKS_GBIT))
+        network = around.enter_context(namespaces([*map(LinkGbit.of, FOUR_LINKS_GBIT)]))
         url, broker = around.enter_context(store_and_broker(place, network))
         broker.create("clicks", partitions=2)
         broker.create("dead-letters", partitions=1)

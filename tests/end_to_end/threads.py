@@ -100,6 +100,8 @@ class Plan:
     """that the dispatcher charges a worker with samples with, each way"""
     links: tuple[float, ...] = ()
     """shaped speeds in Gbit/s, one a worker"""
+    uplinks: tuple[float, ...] = ()
+    """of their uplinks; those of the links by default"""
     link_costs: str = "auto"
     lookahead: int = 1
     largest_share: float = 4.0
@@ -169,6 +171,12 @@ class Plan:
     @property
     def scaled_rows(self) -> RowConfig:
         return self.rows.of_run(self.batch, self.schema.fields)
+
+
+def link_of(plan: Plan, worker: int) -> Link:
+    if not plan.links:
+        return Link()
+    return Link(plan.links[worker], uplink_gbit=plan.uplinks[worker] if plan.uplinks else None)
 
 
 @dataclass
@@ -347,7 +355,7 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         crosses=len(plan.schema.crosses),
         pools=plan.schema.pools,
         labels=max(1, len(plan.schema.labels)),
-        link=Link(plan.links[int(name.split("-")[1])]) if plan.links else Link(),
+        link=link_of(plan, int(name.split("-")[1])),
         agreement=plan.agreement,
     )
 

@@ -17,6 +17,7 @@ from ps.errors import PsError, Unreachable
 from ps.phases import TRAIN
 from ps.protocol import FROM_SHARD, Rows, RowsArrays
 from ps.start import start_rows
+from ps.timing import LinkTimes
 from tests.ps.doubles import NO_ROWS, PATIENCE_MILLISECONDS, SEED, ints, stage
 
 ROWS = RowConfig(dim=3)
@@ -211,11 +212,11 @@ def test_transfers_of_an_interrupted_step_are_not_counted_in_the_next_generation
         client.ask(0, TRAIN, ints(1), NO_ROWS)  # never answered
         client._timer.gave(100, 1.0)
         client.open(2, 0)
-        assert client.take_link_time() == (0, 0.0)
+        assert client.take_link_times() == LinkTimes()
         staged.announcer.open(2, workers=1)
         staged.announcer.announce(0, new=NEW, generation=2)
         (pulled,) = pull(client, 0, ints(1), NO_ROWS)
-        assert client.take_link_time()[0] <= pulled.nbytes + ints(1).nbytes
+        assert client.take_link_times().down_bytes <= pulled.nbytes
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -223,16 +224,18 @@ def test_a_link_is_timed_without_any_row_and_never_while_rows_are_awaited(shards
     with stage(ROWS, shards) as staged:
         staged.announcer.announce(0, new=NEW)
         client = staged.client(0)
-        nbytes, seconds = client.time_link(60_000)
-        assert 60_000 <= nbytes < 60_000 + 4 * shards
-        assert seconds > 0.0
+        timed = client.time_link(60_000)
+        assert 60_000 <= timed.down_bytes == timed.up_bytes < 60_000 + 4 * shards
+        assert min(timed.down_seconds, timed.up_seconds) > 0.0
         rows = placed([2, 3, 5], shards)
         client.ask(0, TRAIN, rows, NO_ROWS)
-        assert client.time_link(60_000) == (0, 0.0)
+        assert client.time_link(60_000) == LinkTimes()
         assert sum(len(answer.full_KT) for answer in client.answers(0) if isinstance(answer, Pulled)) == 3
 
 
 def test_a_link_is_timed_as_no_faster_than_it_is() -> None:
-    with closing(Link(0.001, burst_bytes=0)) as link, stage(ROWS) as staged:
-        nbytes, seconds = staged.client(0, link=link).time_link(60_000)
-    assert 0 < nbytes * 8e-9 / seconds < 0.0011  # a busy machine makes it slower, never faster
+    with closing(Link(0.002, burst_bytes=0, uplink_gbit=0.001)) as link, stage(ROWS) as staged:
+        timed = staged.client(0, link=link).time_link(60_000)
+    # a busy machine makes it slower, never faster
+    assert 0 < timed.down_bytes * 8e-9 / timed.down_seconds < 0.0021
+    assert 0 < timed.up_bytes * 8e-9 / timed.up_seconds < 0.0011

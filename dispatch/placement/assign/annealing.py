@@ -48,7 +48,7 @@ class Rooms(NamedTuple):
     most_n: I64
     price_n: F64
     """Added to the cost of a sample there; kept up to date."""
-    row_cost_n: F64
+    push_cost_n: F64
 
 
 def anneal(
@@ -63,7 +63,7 @@ def anneal(
     workers = places_n.size
     most_n = places_n + np.ceil(SLACK * places_n).astype(np.int64)
     price_n = np.zeros(workers)
-    mean_cost = float(placed.row_cost_n.mean())
+    mean_cost = (float(placed.row_cost_n.mean()) + float(placed.push_cost_n.mean())) / 2
     looks = max(1, placed.shared.row_G.size * workers)
     for heat in np.geomspace(HOTTEST, COLDEST, int(np.clip(MOST_LOOKS // looks, 1, SWEEPS))) * mean_cost:
         if deadline is not None and perf_counter() > deadline:
@@ -90,7 +90,7 @@ def sweep(placed: Placement, order_B: I64, noise_Bn: F64, price_n: F64, most_n: 
     """Moves every sample in this order to its best worker with room, by marginal cost, price and
     noise; changes prices.
     """
-    rooms = Rooms(placed.counts_n, most_n, price_n, placed.row_cost_n)
+    rooms = Rooms(placed.counts_n, most_n, price_n, placed.push_cost_n)
     _sweep(placed.shared, placed.users, placed.at_B, order_B, noise_Bn, rooms, price_step)
 
 
@@ -118,12 +118,12 @@ def sweep_reference(
 def _sweep(
     shared: Shared, users: Users, at_B: I32, order_B: I64, noise_Bn: F64, rooms: Rooms, price_step: float
 ) -> None:
-    count_n, most_n, price_n, row_cost_n = rooms
-    cost_n = np.empty(row_cost_n.shape[0], np.float64)
+    count_n, most_n, price_n, push_cost_n = rooms
+    cost_n = np.empty(push_cost_n.shape[0], np.float64)
     for q in range(order_B.shape[0]):
         i = order_B[q]
         here = at_B[i]
-        add_up(shared, users, i, here, row_cost_n, cost_n)
+        add_up(shared, users, i, here, push_cost_n, cost_n)
         best = here
         least = cost_n[here] + price_n[here] + noise_Bn[q, here]
         for j in range(cost_n.shape[0]):

@@ -27,8 +27,8 @@ from dispatch.placement.rows.states import OWNED, SPLIT
 from infra.base.kernels import kernel, range_of, threaded
 
 FUTURE = 1.0
-"""What a part of a split row will cost its holder later, in whole rows over its link: its push, and the extra cost of
-the next pull. If state is moved, too, anything from 0.4 to 1 gives about the same.
+"""What a part of a split row will cost its holder later, in whole rows over its uplink: its push, which is the larger
+part of it, and the extra cost of the next pull. If state is moved, too, anything from 0.4 to 1 gives about the same.
 """
 NOBODY = -1
 BLOCKS = 16
@@ -71,6 +71,7 @@ class Placement:
 
     def __init__(self, situation: Situation, at_B: I32) -> None:
         self.row_cost_n = situation.row_cost_n
+        self.push_cost_n = situation.push_cost_n
         self.shared = share(situation)
         self.at_B = at_B.copy()
         self.users = _count(self.shared, self.at_B)
@@ -83,13 +84,13 @@ class Placement:
     def cost(self) -> float:
         """The batch cost, except for what no assignment can change."""
         total_b = np.empty(BLOCKS)
-        _total(BLOCKS, self.shared, self.users, self.at_B, self.row_cost_n, total_b)
+        _total(BLOCKS, self.shared, self.users, self.at_B, self.push_cost_n, total_b)
         return float(total_b.sum())
 
     def marginal_costs(self, moving_k: I64) -> F64:
         """What each of the samples adds to the batch cost on each worker, if the others stay where they are."""
         cost_kn = np.empty((moving_k.size, self.row_cost_n.size), np.float64)
-        _marginal(BLOCKS, self.shared, self.users, self.at_B, moving_k, self.row_cost_n, cost_kn)
+        _marginal(BLOCKS, self.shared, self.users, self.at_B, moving_k, self.push_cost_n, cost_kn)
         return cost_kn
 
     def move(self, moving_k: I64, to_k: I32) -> None:
@@ -100,13 +101,14 @@ class Placement:
 def share(situation: Situation) -> Shared:
     rows = situation.local_BF, situation.state_U, situation.holders_UQ
     size_U = ALL_WHOLE if situation.size_U is None else situation.size_U
-    return _share(*rows, situation.row_cost_n, situation.value_share, size_U)
+    return _share(*rows, situation.row_cost_n, situation.push_cost_n, situation.value_share, size_U)
 
 
 def batch_cost(situation: Situation, at_B: I32) -> float:
     """Everything that the assignment moves, with the later cost of split rows; plain, one row at a time."""
     held_Un = held_by(situation.holders_UQ, situation.workers)
-    cost_n = situation.row_cost_n
+    pull_cost_n = situation.row_cost_n
+    push_cost_n = situation.push_cost_n
     total = 0.0
     for u in range(len(situation.state_U)):
         users = set(at_B[(situation.local_BF == u).any(axis=1)].tolist())
@@ -115,20 +117,22 @@ def batch_cost(situation: Situation, at_B: I32) -> float:
             continue
         size = 1.0 if situation.size_U is None else situation.size_U[u]
         pulling = users if situation.state_U[u] == SPLIT else users - holders
-        total += size * (situation.value_share if len(users) > 1 else 1.0) * sum(cost_n[j] for j in pulling)
+        total += size * (situation.value_share if len(users) > 1 else 1.0) * sum(pull_cost_n[j] for j in pulling)
         if situation.state_U[u] == OWNED and users != holders:
-            total += size * sum(cost_n[j] for j in holders)
+            total += size * sum(push_cost_n[j] for j in holders)
         if len(users) > 1:
-            total += FUTURE * sum(cost_n[j] for j in users)
+            total += FUTURE * sum(push_cost_n[j] for j in users)
     return float(total)
 
 
-def _share(local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float, size_U: F64) -> Shared:
+def _share(
+    local_BF: I32, state_U: U8, holders_UQ: U64, row_cost_n: F64, push_cost_n: F64, value_share: float, size_U: F64
+) -> Shared:
     """Separates the rows of one sample from those of several, and prices both. size_U: or ALL_WHOLE."""
     samples = local_BF.shape[0]
     workers = row_cost_n.size
     number_U, shared = _number_shared(local_BF, state_U.size)
-    rows = state_U, holders_UQ, row_cost_n, size_U, number_U
+    rows = state_U, holders_UQ, row_cost_n, push_cost_n, size_U, number_U
     prices = np.empty((shared, workers), np.float64), np.empty(shared, np.int32), np.zeros(shared, np.float64)
     _price_shared(BLOCKS, *rows, *prices)
     first_B = np.zeros(samples + 1, np.int32)
@@ -164,6 +168,7 @@ def _price_shared(
     state_U: U8,
     holders_UQ: U64,
     row_cost_n: F64,
+    push_cost_n: F64,
     size_U: F64,
     number_U: I32,
     pull_Sn: F64,
@@ -173,7 +178,8 @@ def _price_shared(
     """Each worker's pull of the rows that have numbers, their owners and the owners' pushes."""
     for k in prange(blocks):
         first, end = range_of(k, blocks, number_U.size)
-        _price_rows(first, end, state_U, holders_UQ, row_cost_n, size_U, number_U, pull_Sn, owner_S, push_S)
+        rows = state_U, holders_UQ, row_cost_n, push_cost_n, size_U, number_U
+        _price_rows(first, end, *rows, pull_Sn, owner_S, push_S)
 
 
 @kernel
@@ -183,6 +189,7 @@ def _price_rows(
     state_U: U8,
     holders_UQ: U64,
     row_cost_n: F64,
+    push_cost_n: F64,
     size_U: F64,
     number_U: I32,
     pull_Sn: F64,
@@ -195,7 +202,7 @@ def _price_rows(
             size = size_U[u] if size_U.size > 0 else 1.0
             owner_S[s] = _price(state_U[u], holders_UQ, u, row_cost_n, size, pull_Sn[s])
             if owner_S[s] >= 0:
-                push_S[s] = size * row_cost_n[owner_S[s]]
+                push_S[s] = size * push_cost_n[owner_S[s]]
 
 
 @threaded
@@ -222,6 +229,7 @@ def _price_alone(
     state_U: U8,
     holders_UQ: U64,
     row_cost_n: F64,
+    push_cost_n: F64,
     size_U: F64,
     number_U: I32,
     first_B: I32,
@@ -233,7 +241,8 @@ def _price_alone(
         first, end = range_of(k, blocks, local_BF.shape[0])
         its_row_G = row_G[first_B[first] : first_B[end]]
         its_alone_Bn = alone_Bn[first:end]
-        _price_block(local_BF[first:end], state_U, holders_UQ, row_cost_n, size_U, number_U, its_row_G, its_alone_Bn)
+        rows = state_U, holders_UQ, row_cost_n, push_cost_n, size_U, number_U
+        _price_block(local_BF[first:end], *rows, its_row_G, its_alone_Bn)
 
 
 @kernel
@@ -242,6 +251,7 @@ def _price_block(
     state_U: U8,
     holders_UQ: U64,
     row_cost_n: F64,
+    push_cost_n: F64,
     size_U: F64,
     number_U: I32,
     row_G: I32,
@@ -261,7 +271,7 @@ def _price_block(
                 continue
             size = size_U[u] if size_U.size > 0 else 1.0
             owner = _price(state_U[u], holders_UQ, u, row_cost_n, size, pull_n)
-            push = size * row_cost_n[owner] if owner >= 0 else 0.0
+            push = size * push_cost_n[owner] if owner >= 0 else 0.0
             for j in range(row_cost_n.size):
                 alone_Bn[i, j] += pull_n[j] + push
             if owner >= 0:
@@ -349,14 +359,14 @@ def _move(shared: Shared, users: Users, at_B: I32, moving_k: I64, to_k: I32) -> 
 
 
 @threaded
-def _total(blocks: int, shared: Shared, users: Users, at_B: I32, row_cost_n: F64, total_b: F64) -> None:
+def _total(blocks: int, shared: Shared, users: Users, at_B: I32, push_cost_n: F64, total_b: F64) -> None:
     """The batch cost, except for what no assignment can change, as a sum of blocks."""
     for k in prange(blocks):
-        total_b[k] = _total_of(k, blocks, shared, users, at_B, row_cost_n)
+        total_b[k] = _total_of(k, blocks, shared, users, at_B, push_cost_n)
 
 
 @kernel
-def _total_of(k: int, blocks: int, shared: Shared, users: Users, at_B: I32, row_cost_n: F64) -> float:
+def _total_of(k: int, blocks: int, shared: Shared, users: Users, at_B: I32, push_cost_n: F64) -> float:
     total = 0.0
     first_sample, end_sample = range_of(k, blocks, at_B.shape[0])
     for i in range(first_sample, end_sample):
@@ -364,9 +374,9 @@ def _total_of(k: int, blocks: int, shared: Shared, users: Users, at_B: I32, row_
     first, end = range_of(k, blocks, shared.owner_S.shape[0])
     for s in range(first, end):
         pull, later = (shared.value_share, FUTURE) if users.workers_S[s] > 1 else (1.0, 0.0)
-        for j in range(row_cost_n.shape[0]):
+        for j in range(push_cost_n.shape[0]):
             if users.count_Sn[s, j] > 0:
-                total += pull * shared.pull_Sn[s, j] + later * row_cost_n[j]
+                total += pull * shared.pull_Sn[s, j] + later * push_cost_n[j]
         owner = shared.owner_S[s]
         if owner >= 0 and (users.workers_S[s] > 1 or users.count_Sn[s, owner] == 0):
             total += shared.push_S[s]
@@ -375,23 +385,23 @@ def _total_of(k: int, blocks: int, shared: Shared, users: Users, at_B: I32, row_
 
 @threaded
 def _marginal(
-    blocks: int, shared: Shared, users: Users, at_B: I32, moving_k: I64, row_cost_n: F64, cost_kn: F64
+    blocks: int, shared: Shared, users: Users, at_B: I32, moving_k: I64, push_cost_n: F64, cost_kn: F64
 ) -> None:
     for k in prange(blocks):
         first, end = range_of(k, blocks, moving_k.shape[0])
-        _add_up_block(shared, users, at_B, moving_k[first:end], row_cost_n, cost_kn[first:end])
+        _add_up_block(shared, users, at_B, moving_k[first:end], push_cost_n, cost_kn[first:end])
 
 
 @kernel
-def _add_up_block(shared: Shared, users: Users, at_B: I32, moving_k: I64, row_cost_n: F64, cost_kn: F64) -> None:
+def _add_up_block(shared: Shared, users: Users, at_B: I32, moving_k: I64, push_cost_n: F64, cost_kn: F64) -> None:
     for q in range(moving_k.shape[0]):
-        add_up(shared, users, moving_k[q], at_B[moving_k[q]], row_cost_n, cost_kn[q])
+        add_up(shared, users, moving_k[q], at_B[moving_k[q]], push_cost_n, cost_kn[q])
 
 
 @kernel
-def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cost_n: F64) -> None:
+def add_up(shared: Shared, users: Users, i: int, here: int, push_cost_n: F64, cost_n: F64) -> None:
     """Computes what sample i, now at worker here, adds to the batch cost on each worker."""
-    workers = row_cost_n.shape[0]
+    workers = push_cost_n.shape[0]
     for j in range(workers):
         cost_n[j] = shared.alone_Bn[i, j]
     for g in range(shared.first_B[i], shared.first_B[i + 1]):
@@ -404,7 +414,7 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
         pull, later = (shared.value_share, FUTURE) if others > 0 else (1.0, 0.0)
         if others == 1:
             single = users.sum_S[s] - (here if leaves else 0)
-            fixed = FUTURE * row_cost_n[single] + (shared.value_share - 1.0) * shared.pull_Sn[s, single]
+            fixed = FUTURE * push_cost_n[single] + (shared.value_share - 1.0) * shared.pull_Sn[s, single]
             if single == owner:
                 fixed += shared.push_S[s]
         elif others == 0 and owner >= 0:
@@ -413,4 +423,4 @@ def add_up(shared: Shared, users: Users, i: int, here: int, row_cost_n: F64, cos
         for j in range(workers):
             others_here = users.count_Sn[s, j] - (1 if j == here else 0)
             if others_here == 0:
-                cost_n[j] += pull * shared.pull_Sn[s, j] + later * row_cost_n[j] + fixed
+                cost_n[j] += pull * shared.pull_Sn[s, j] + later * push_cost_n[j] + fixed

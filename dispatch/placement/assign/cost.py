@@ -11,9 +11,10 @@ Part-holders count as holders here although they must pull again: as a rule for 
 where they are being used, and moves clearly less than the literal count, which ``parts_hold=False`` gives. What is
 charged afterwards is up to the directory and stays strict.
 
-Per sample this comes to P + T_j · (R − h_j), with P the pushes if no holder trained it, T_j the cost of a row over j's
-link, R its distinct rows, and h_j what j saves as a holder, in rows: its pull, and its push if it would have had to
-push. Nothing of size rows × workers is needed. With sizes, R and h_j are sums of sizes instead of counts.
+Per sample this comes to P + T_j · (R − h_j), with P the pushes if no holder trained it, T_j the cost of a pull over j's
+downlink, R its distinct rows, and h_j what j saves as a holder, in pulls: its pull, and its push if it would have had
+to push. A push counts as many pulls as its cost is a multiple of theirs (the *ratio*), which is 1 if both directions of
+the link are equal. Nothing of size rows × workers is needed. With sizes, R and h_j are sums of sizes instead of counts.
 """
 
 import numpy as np
@@ -21,27 +22,49 @@ from numba import prange
 
 from dispatch.placement.arrays import F64, I32, U8, U64
 from dispatch.placement.assign.situation import Situation
+from dispatch.placement.errors import BadCost
 from dispatch.placement.rows.holders import WORD_BITS, bit_at, held, held_by
 from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
 from infra.base.kernels import kernel, range_of, threaded, threads
 
-LOW_HALF = np.uint64(2**32 - 1)
+COUNT_BITS = np.uint64(21)
+MOST_ROWS = 2**21 - 1
+"""Most distinct rows of a sample."""
+ONE_COUNT = np.uint64(MOST_ROWS)
 WEIGHTS = np.zeros(3, dtype=np.uint64)
-"""What a held row adds to a worker's count, by its state: both kinds of count in the two halves of one number."""
-WEIGHTS[CLEAN], WEIGHTS[OWNED], WEIGHTS[SPLIT] = 1, 2, 2**32
+"""What a held row adds to a worker's counts, by its state: rows that it has, those of them that it owns, and parts, in
+three parts of one number.
+"""
+WEIGHTS[CLEAN], WEIGHTS[OWNED], WEIGHTS[SPLIT] = 1, 1 + 2**21, 2**42
 
 
 def cost_matrix(situation: Situation) -> F64:
-    """Cost of every sample on every worker, [B, n], in units of one whole row over the fastest link."""
-    pushes_U = _pushes(situation.state_U, situation.holders_UQ, situation.row_cost_n, situation.value_share)
-    part = 1.0 + situation.value_share if situation.parts_hold else 0.0
+    """Cost of every sample on every worker, [B, n], in units of one whole row over the fastest downlink."""
+    if situation.local_BF.shape[1] > MOST_ROWS:
+        raise BadCost(
+            f"cannot count what samples cost; they have {situation.local_BF.shape[1]} keys each; expected at most "
+            f"{MOST_ROWS}; shorten the lists of the schema"
+        )
+    pushes_U = _pushes(situation.state_U, situation.holders_UQ, situation.push_cost_n, situation.value_share)
+    links = situation.row_cost_n, push_ratios(situation), parts_saved(situation)
     rows = situation.local_BF, situation.state_U, situation.holders_UQ
     cost_Bn = np.empty((situation.samples, situation.workers), dtype=np.float64)
     if situation.size_U is None:
-        _price(threads(), *rows, pushes_U, situation.row_cost_n, part, cost_Bn)
+        _price(threads(), *rows, pushes_U, *links, cost_Bn)
     else:
-        _price_by_size(threads(), *rows, pushes_U, situation.row_cost_n, part, situation.size_U, cost_Bn)
+        _price_by_size(threads(), *rows, pushes_U, *links, situation.size_U, cost_Bn)
     return cost_Bn
+
+
+def push_ratios(situation: Situation) -> F64:
+    """How many pulls a push costs each worker; exactly 1 where both directions of its link are equal."""
+    return np.asarray(situation.push_cost_n / situation.row_cost_n)
+
+
+def parts_saved(situation: Situation) -> F64:
+    """What each worker saves as part-holder of a whole row, in pulls; 0 if part-holders do not count as holders."""
+    saved_n = 1.0 + situation.value_share * push_ratios(situation)
+    return saved_n if situation.parts_hold else np.zeros_like(saved_n)
 
 
 def cost_matrix_reference(situation: Situation) -> F64:
@@ -50,7 +73,7 @@ def cost_matrix_reference(situation: Situation) -> F64:
     is_split_U = situation.state_U == SPLIT
     size_U = np.ones(is_split_U.size) if situation.size_U is None else situation.size_U
     push_U = np.where(is_split_U, situation.value_share, size_U * (situation.state_U == OWNED))
-    pushes_Un = held_Un * situation.row_cost_n * push_U[:, None]
+    pushes_Un = held_Un * situation.push_cost_n * push_U[:, None]
     counts_Un = held_Un & (situation.parts_hold | ~is_split_U)[:, None]
     pulls_Un = ~counts_Un * situation.row_cost_n * size_U[:, None]
     cost_Un = pulls_Un + pushes_Un.sum(axis=1, keepdims=True) - pushes_Un * counts_Un
@@ -60,14 +83,14 @@ def cost_matrix_reference(situation: Situation) -> F64:
 
 
 @kernel
-def _pushes(state_U: U8, holders_UQ: U64, row_cost_n: F64, value_share: float) -> F64:
+def _pushes(state_U: U8, holders_UQ: U64, push_cost_n: F64, value_share: float) -> F64:
     """The cost if every holder of a row pushes it, whole."""
-    workers = row_cost_n.shape[0]
+    workers = push_cost_n.shape[0]
     pushes_U = np.zeros(state_U.shape[0], dtype=np.float64)
     for u in range(state_U.shape[0]):
         if state_U[u] != CLEAN:
             for j in range(workers):
-                pushes_U[u] += row_cost_n[j] * held(holders_UQ, u, j)
+                pushes_U[u] += push_cost_n[j] * held(holders_UQ, u, j)
             if state_U[u] == SPLIT:
                 pushes_U[u] *= value_share
     return pushes_U
@@ -81,21 +104,29 @@ def _price(
     holders_UQ: U64,
     pushes_U: F64,
     row_cost_n: F64,
-    part: float,
+    ratio_n: F64,
+    part_n: F64,
     cost_Bn: F64,
 ) -> None:
-    """Fills ``cost_Bn``, one range of samples at a time; part: what a part-holder saves, in rows."""
+    """Fills ``cost_Bn``, one range of samples at a time; ratio_n, part_n: see push_ratios, parts_saved."""
     for k in prange(ranges):
         first, end = range_of(k, ranges, local_BF.shape[0])
-        _costs(local_BF[first:end], state_U, holders_UQ, pushes_U, row_cost_n, part, cost_Bn[first:end])
+        rows = local_BF[first:end], state_U, holders_UQ
+        _costs(*rows, pushes_U, row_cost_n, ratio_n, part_n, cost_Bn[first:end])
 
 
 @kernel
 def _costs(
-    local_BF: I32, state_U: U8, holders_UQ: U64, pushes_U: F64, row_cost_n: F64, part: float, cost_Bn: F64
+    local_BF: I32,
+    state_U: U8,
+    holders_UQ: U64,
+    pushes_U: F64,
+    row_cost_n: F64,
+    ratio_n: F64,
+    part_n: F64,
+    cost_Bn: F64,
 ) -> None:
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
-    # low half: rows that a worker holds whole, those that it owns twice; high half: parts that it holds
     held_n = np.empty(words * WORD_BITS, dtype=np.uint64)
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
     for i in range(samples):
@@ -117,7 +148,10 @@ def _costs(
                 for j in range(min(WORD_BITS, workers - first)):
                     held_n[first + j] += bit_at(word, j) * weight
         for j in range(workers):
-            saved = np.float64(held_n[j] & LOW_HALF) + part * np.float64(held_n[j] >> np.uint64(32))
+            held = np.float64(held_n[j] & ONE_COUNT)
+            owned = np.float64(held_n[j] >> COUNT_BITS & ONE_COUNT)
+            parts = np.float64(held_n[j] >> COUNT_BITS + COUNT_BITS)
+            saved = held + owned * ratio_n[j] + part_n[j] * parts
             cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(rows) - saved)
 
 
@@ -129,14 +163,16 @@ def _price_by_size(
     holders_UQ: U64,
     pushes_U: F64,
     row_cost_n: F64,
-    part: float,
+    ratio_n: F64,
+    part_n: F64,
     size_U: F64,
     cost_Bn: F64,
 ) -> None:
-    """The same with rows of different sizes; part: what a part-holder of a whole row saves, in rows."""
+    """The same with rows of different sizes."""
     for k in prange(ranges):
         first, end = range_of(k, ranges, local_BF.shape[0])
-        _costs_by_size(local_BF[first:end], state_U, holders_UQ, pushes_U, row_cost_n, part, size_U, cost_Bn[first:end])
+        rows = local_BF[first:end], state_U, holders_UQ
+        _costs_by_size(*rows, pushes_U, row_cost_n, ratio_n, part_n, size_U, cost_Bn[first:end])
 
 
 @kernel
@@ -146,17 +182,25 @@ def _costs_by_size(
     holders_UQ: U64,
     pushes_U: F64,
     row_cost_n: F64,
-    part: float,
+    ratio_n: F64,
+    part_n: F64,
     size_U: F64,
     cost_Bn: F64,
 ) -> None:
-    """Parts are counted, and only what is missing of their rows is summed: so sizes of 1 give the same bits as none."""
+    """Parts are counted, and only what is missing of their rows is summed: so sizes of 1 give the same bits as none.
+
+    If a push costs as much as a pull, an owned row counts twice among the saved ones, and nothing else is summed.
+    """
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
     saved_n = np.empty(words * WORD_BITS, dtype=np.float64)
+    owned_n = np.empty(words * WORD_BITS, dtype=np.float64)
     parts_n = np.empty(words * WORD_BITS, dtype=np.float64)
+    is_even = bool((ratio_n == 1.0).all())
+    parts_hold = part_n[0] > 0.0
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
     for i in range(samples):
         saved_n[:] = 0.0
+        owned_n[:] = 0.0
         parts_n[:] = 0.0
         pushes = 0.0
         rows = 0.0
@@ -169,9 +213,10 @@ def _costs_by_size(
             rows += size
             is_split = state_U[u] == SPLIT
             pushes += pushes_U[u] * (1.0 if is_split else size)
-            saved = size * (2.0 if state_U[u] == OWNED else 1.0)
+            is_owned = state_U[u] == OWNED
+            saved = size * (2.0 if is_owned and is_even else 1.0)
             if is_split:
-                saved = size - 1.0 if part > 0.0 else 0.0
+                saved = size - 1.0 if parts_hold else 0.0
             for q in range(words):
                 word = holders_UQ[u, q]
                 first = q * WORD_BITS
@@ -179,5 +224,9 @@ def _costs_by_size(
                     holds = np.float64(bit_at(word, j))
                     saved_n[first + j] += holds * saved
                     parts_n[first + j] += holds * is_split
+                if is_owned and not is_even:
+                    for j in range(min(WORD_BITS, workers - first)):
+                        owned_n[first + j] += np.float64(bit_at(word, j)) * size
         for j in range(workers):
-            cost_Bn[i, j] = pushes + row_cost_n[j] * (rows - (saved_n[j] + part * parts_n[j]))
+            saved = saved_n[j] + owned_n[j] * ratio_n[j] + part_n[j] * parts_n[j]
+            cost_Bn[i, j] = pushes + row_cost_n[j] * (rows - saved)

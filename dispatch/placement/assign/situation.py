@@ -22,7 +22,9 @@ class Situation:
     holders_UQ: U64
     """Bit j%64 of word j//64 is set if worker j is a holder of the row's newest state."""
     row_cost_n: F64
-    """Cost of moving one row with its state over worker j's link, in units of one such row over the fastest link."""
+    """Cost of pulling one row with its state over worker j's downlink, in units of one such row over the fastest
+    downlink.
+    """
     capacity_n: I64
     """How many samples worker j may get; the sum is at least B."""
     value_share: float = 1.0
@@ -37,6 +39,8 @@ class Situation:
     """Share of exact solving, 0 to 1, for the policies that have one; it may change from step to step."""
     budget_seconds: float | None = None
     """How long the policy may take; None: no limit, and its answer does not depend on the clock."""
+    up_cost_n: F64 | None = None
+    """Cost of pushing one such row over worker j's uplink, in the same unit; None: as much as pulling it."""
 
     @property
     def samples(self) -> int:
@@ -45,6 +49,11 @@ class Situation:
     @property
     def workers(self) -> int:
         return int(self.row_cost_n.shape[0])
+
+    @property
+    def push_cost_n(self) -> F64:
+        """Cost of pushing one row with its state, of each worker, in the unit of row_cost_n."""
+        return self.row_cost_n if self.up_cost_n is None else self.up_cost_n
 
 
 class Assignment(NamedTuple):

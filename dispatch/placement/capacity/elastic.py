@@ -63,26 +63,28 @@ class Elastic:
         dense: DenseLoad | None = None,
         choice: Participation | None = None,
         server_cost: float = 0.0,
+        push_cost_n: F64 | None = None,
     ) -> None:
-        """shares, dense, choice: see ElasticTerms. server_cost: see Decider."""
+        """shares, dense, choice: see ElasticTerms. server_cost, push_cost_n: see Decider."""
         n = row_cost_n.size
         self._cache_rows_n = cache_rows_n
         self._least_n, self._largest_n = shares.of(n)
-        self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad(), server_cost)
+        self._known = WorkerKnowledge(row_cost_n, cache_rows_n, dense or DenseLoad(), server_cost, push_cost_n)
         self.participation = choice or Participation(self._least_n == 0.0)
         self._model: StepModel | None = None
         """The newest one."""
         self._batch = 0.0
         self._rows_a_sample = 0.0
-        self._share_n = 1.0 / row_cost_n
+        self._share_n = 1.0 / self._known.link_cost_n
         self._time_n = np.zeros(n)
         """Time of each worker's step, without the fixed part."""
         self._followed_n = np.full(n, False)
         """Workers for which it is known."""
 
-    def charge(self, row_cost_n: F64, server_cost: float = 0.0) -> None:
+    def charge(self, row_cost_n: F64, server_cost: float = 0.0, push_cost_n: F64 | None = None) -> None:
         """Sets the cost of links from now on; shares follow slowly."""
         self._known.row_cost_n = row_cost_n
+        self._known.push_cost_n = row_cost_n if push_cost_n is None else push_cost_n
         self._known.server_cost = server_cost
 
     def bound(self, shares: ShareBounds) -> None:
@@ -161,13 +163,19 @@ class Elastic:
         if sole_of(self.participation.taking_part_n) is None:
             self._known.watch(step, rows_U, size_U)
 
-    def shift_shares(self, samples_n: I64, distinct_n: I64, moved_n: F64) -> None:
+    @property
+    def push_ratio_n(self) -> F64:
+        """How many rows cross each worker's downlink while one crosses its uplink."""
+        return self._known.push_ratio_n
+
+    def shift_shares(self, samples_n: I64, distinct_n: I64, moved_n: F64, shared_n: F64 | None = None) -> None:
         """Shifts the shares by how long each worker took for these samples, of distinct rows.
 
-        moved_n: whole rows in the direction in which it moved more of them; the other direction runs in parallel.
+        moved_n: whole rows in the direction that takes longer, in rows over its downlink; the other direction runs in
+        parallel. shared_n: in the direction in which it moved more of them; None: that is the same.
         """
         self._expect(samples_n, distinct_n)
-        self._known.learn_rows(samples_n, moved_n)
+        self._known.learn_rows(samples_n, moved_n, shared_n)
         if sole_of(self.participation.taking_part_n) is not None:
             self._followed_n = self.participation.taking_part_n
             return  # one worker has all shares
@@ -186,7 +194,7 @@ class Elastic:
         shortest = max(float(time_n.mean()) * SHORTEST, 1e-12)
         level = float((time_n + fixed_n).mean())
         left_n = np.maximum(level - fixed_n, max(level * SHORTEST, 1e-12))
-        late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._known.row_cost_n[members_n])
+        late_n = np.log(np.maximum(time_n, shortest) / left_n) + THRIFT * np.log(self._known.link_cost_n[members_n])
         share_n = self._share_n[members_n] * np.exp(GAIN * (late_n.mean() - late_n))
         return np.asarray(share_n * members_n.size / share_n.sum())
 

@@ -2,9 +2,10 @@
 
 A speed is the upper quartile of a worker's latest transfers, step by step: other load on a machine makes transfers
 slower, never faster. Small transfers are ignored, since their time is mostly delay: a worker that gets fewer samples
-must not appear slower for it. Costs are in units of the fastest link, in fine steps (STEP), and change only when the
-speed has clearly left its current cost (HYSTERESIS), so decisions stay the same while links do. A worker whose speed is
-not known costs as much as the fastest.
+must not appear slower for it. Each direction of a link has a speed of its own; one that is not known counts as the
+other. Costs are in units of the fastest downlink, in fine steps (STEP), and change only when the speed has clearly left
+its current cost (HYSTERESIS), so decisions stay the same while links do. No uplink counts as faster than that, since
+what a fast one carries is timed by chance. A worker whose speed is not known costs as much as the fastest.
 
 Legend: n workers.
 """
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log2
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,9 +39,16 @@ MOST_SLOWER = 10
 """Most powers of two by which a link counts as slower than the fastest."""
 
 
+class RowCosts(NamedTuple):
+    """Cost of a row over each worker's link, in units of the fastest downlink."""
+
+    pull_n: F64
+    push_n: F64
+
+
 @dataclass
 class LinkSpeed:
-    """What is known from one worker's transfers."""
+    """What is known from one worker's transfers in one direction."""
 
     gbits: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_TRANSFERS))
     """Gbit/s of the latest steps' transfers."""
@@ -86,6 +95,20 @@ class LinkSpeed:
             return 0.0
         return sorted(self.gbits)[3 * len(self.gbits) // 4]
 
+    def compare(self, fastest_gbit: float, least: float) -> None:
+        """Updates by how much it counts as slower than that link, at least by so many powers of two."""
+        if gbit := self.gbit:
+            slower = max(least, min(log2(fastest_gbit) - log2(gbit), MOST_SLOWER))
+            if abs(slower - self.slower) > HYSTERESIS:
+                self.slower = STEP * round(slower / STEP)
+
+    def save(self) -> "LinkState":
+        return LinkState(tuple(self.gbits), self.transfers, self.slower)
+
+    @classmethod
+    def load(cls, state: "LinkState") -> "LinkSpeed":
+        return cls(deque(state.gbits, maxlen=RECENT_TRANSFERS), state.transfers, state.slower)
+
 
 def gbit_of(nbytes: int, seconds: float) -> float:
     """Gbit/s of a transfer; 0: it says nothing about the link."""
@@ -104,38 +127,55 @@ class LinkState(msgspec.Struct, frozen=True):
     gbits: tuple[float, ...]
     transfers: int
     slower: float
+    uplink: "LinkState | None" = None
+    """The same of its uplink; None: nothing is known of it, as in a state that was saved when it was not measured."""
 
 
 class MeasuredLinks:
     """The links of a run's workers by name; they are kept across generations."""
 
     def __init__(self) -> None:
-        self._links: dict[str, LinkSpeed] = {}
+        self._downlinks: dict[str, LinkSpeed] = {}
+        self._uplinks: dict[str, LinkSpeed] = {}
 
     def of(self, worker: str) -> LinkSpeed:
-        return self._links.setdefault(worker, LinkSpeed())
+        """What is known of a worker's downlink."""
+        return self._downlinks.setdefault(worker, LinkSpeed())
+
+    def uplink_of(self, worker: str) -> LinkSpeed:
+        return self._uplinks.setdefault(worker, LinkSpeed())
 
     def save(self) -> dict[str, LinkState]:
         """The links by name; the counterpart of ``load``."""
-        return {name: LinkState(tuple(link.gbits), link.transfers, link.slower) for name, link in self._links.items()}
-
-    def load(self, states: Mapping[str, LinkState]) -> None:
-        self._links = {
-            name: LinkSpeed(deque(state.gbits, maxlen=RECENT_TRANSFERS), state.transfers, state.slower)
-            for name, state in states.items()
+        names = dict.fromkeys((*self._downlinks, *self._uplinks))
+        return {
+            name: msgspec.structs.replace(self.of(name).save(), uplink=self.uplink_of(name).save()) for name in names
         }
 
+    def load(self, states: Mapping[str, LinkState]) -> None:
+        self._downlinks = {name: LinkSpeed.load(state) for name, state in states.items()}
+        uplinks = {name: state.uplink for name, state in states.items()}
+        self._uplinks = {name: LinkSpeed.load(state) for name, state in uplinks.items() if state is not None}
+
     def fastest_gbit(self, workers: Sequence[str]) -> float:
-        return max(self.of(worker).gbit for worker in workers)
+        """Speed of the fastest downlink; 0: none is known."""
+        return max(self.of(worker).gbit or self.uplink_of(worker).gbit for worker in workers)
+
+    def costs(self, workers: Sequence[str]) -> RowCosts:
+        """Cost of a row over each link in units of the fastest downlink; equal until speeds are known."""
+        fastest = self.fastest_gbit(workers)
+        pull_slower, push_slower = [], []
+        for worker in workers:
+            down, up = self.of(worker), self.uplink_of(worker)
+            down.compare(fastest, least=0.0)
+            up.compare(fastest, least=0.0)
+            pull_slower.append(up.slower if up.gbit and not down.gbit else down.slower)
+            push_slower.append(up.slower if up.gbit else down.slower)
+        least = min(pull_slower)
+        return RowCosts(
+            *(np.array([2.0 ** (each - least) for each in slower]) for slower in (pull_slower, push_slower))
+        )
 
     def row_costs(self, workers: Sequence[str]) -> F64:
-        """Cost of a row over each link in units of the fastest; equal until speeds are known."""
-        links = [self.of(worker) for worker in workers]
-        fastest = self.fastest_gbit(workers)
-        for link in links:
-            if gbit := link.gbit:
-                slower = min(log2(fastest) - log2(gbit), MOST_SLOWER)
-                if abs(slower - link.slower) > HYSTERESIS:
-                    link.slower = STEP * round(slower / STEP)
-        least = min(link.slower for link in links)
-        return np.array([2.0 ** (link.slower - least) for link in links])
+        """Cost of pulling a row over each link."""
+        return self.costs(workers).pull_n

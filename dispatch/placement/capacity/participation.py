@@ -146,7 +146,7 @@ class Participation:
         hand_overs = 0.0
         if sole is not None:  # a try interrupts it: it returns the dense weights, moves them like others, fetches them
             slowed_n = np.maximum(slowed_n, time + model.fixed_n[sole] - model.alone_n[sole])
-            hand_overs = 2 * float(model.hand_over_n[sole])
+            hand_overs = float(model.hand_over_n[sole]) + model.returning(sole)
         slower_n = np.maximum(slowed_n - time, self._slower_by_tries(time))
         wait_n = (TRY_STEPS * slower_n + hand_overs) / (time * self.try_cost)
         is_due_n = ~self.taking_part_n & (self._idle_n >= np.clip(wait_n, LEAST_WAIT, MOST_WAIT))

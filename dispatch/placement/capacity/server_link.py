@@ -16,7 +16,7 @@ from dispatch.placement.arrays import F64, Bool
 
 
 def shared_costs(row_cost_n: F64, server_cost: float, uses_link_n: Bool) -> F64:
-    """Cost of a row for each worker, by its own link and by its share of the one that all shards share.
+    """Cost of a row in one direction for each worker, by its own link and by its share of the one of all shards.
 
     server_cost: of a row over that link, in the same unit; 0: it does not limit. uses_link_n: who has samples; the
     others move little, and need no share.

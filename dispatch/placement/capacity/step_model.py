@@ -69,7 +69,7 @@ class StepModel:
     alone_n: F64
     """Time of taking part alone."""
     hand_over_n: F64
-    """Time of fetching the dense weights and their state, or returning them; not part of any step's time."""
+    """Time of fetching the dense weights and their state; not part of any step's time."""
     sample_n: F64
     """Time that a further sample adds."""
     least_n: I64
@@ -82,7 +82,9 @@ class StepModel:
     alone_rows_n: F64 = field(default_factory=lambda: np.zeros(0))
     """Time of all rows that a worker alone moves in a step, while the step before computes; given with compute_n."""
     row_n: F64 = field(default_factory=lambda: np.zeros(0))
-    """Time of a row with its state over each link."""
+    """Time of a row with its state over the slower direction of each link."""
+    return_n: F64 | None = None
+    """Time of returning the dense weights and their state; None: as long as fetching them."""
     taking_part: int = 0
     """Number of workers that took part when sample_n was measured; 0: it holds for any number."""
     quiet_sample_n: F64 | None = None
@@ -198,7 +200,11 @@ class StepModel:
     def _given_back(self, now_n: Bool) -> float:
         """The hand-over by which the current sole worker, if there is one, stops being sole."""
         now = sole_of(now_n)
-        return 0.0 if now is None else float(self.hand_over_n[now])
+        return 0.0 if now is None else self.returning(now)
+
+    def returning(self, worker: int) -> float:
+        """How long a worker takes to return the dense weights and their state."""
+        return float((self.hand_over_n if self.return_n is None else self.return_n)[worker])
 
     def _level(self, members_n: Bool, sample_n: F64) -> float:
         """The least time in which the members can train the batch, where those without samples pay nothing."""
@@ -260,7 +266,7 @@ def sole_of(taking_part_n: Bool) -> int | None:
 def rows_of_dense(dense_bytes: int, row_bytes: int, state_copies: int) -> DenseLoad:
     """The dense weights that a worker moves to take part in a step; state_copies: copies in the optimizer's state.
 
-    One direction counts: gradients go up while updated weights come down, so both together take as long as one.
+    One direction counts: gradients go up while updated weights come down, so both together take as long as the slower.
     """
     rows = dense_bytes / row_bytes
     return DenseLoad(rows, rows * (1 + state_copies))

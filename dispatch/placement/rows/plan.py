@@ -162,9 +162,11 @@ class Traffic:
     def pushes(self) -> I64:
         return self.update_push + self.evict_push + self.behind_push + self.flush_push
 
-    def whole_rows(self, value_share: float) -> F64:
+    def whole_rows(self, value_share: float, push_ratio_n: F64 | float = 1.0) -> F64:
         """What moves over each worker's link, in whole rows with state; value_share: share of the bytes of a row
         without state.
+
+        push_ratio_n: how many pulls a push counts as. A ring sends as much as it receives: the dearer of them counts.
         """
         rows = self.miss_pull + self.pushes + self.all_reduce
         whole = self.full_pull + self.owned_push
@@ -172,17 +174,26 @@ class Traffic:
         if self.missing is not None:
             missing_down, missing_up = self.missing.ways(value_share)
             moved = moved - (missing_down + missing_up)
-        return moved
+        ring = value_share * self.all_reduce * (np.maximum(push_ratio_n, 1.0) - 1.0)
+        return np.asarray(moved + self._up(value_share) * (push_ratio_n - 1.0) + ring)
 
-    def busier_way(self, value_share: float) -> F64:
-        """The same in the busier direction: pushes and pulls overlap, so this one determines the time."""
-        down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
+    def _up(self, value_share: float) -> F64:
+        """Whole rows that each worker pushes."""
         up: F64 = self.owned_push + value_share * (self.pushes - self.owned_push)
+        return up if self.missing is None else up - self.missing.ways(value_share)[1]
+
+    def busier_way(self, value_share: float, push_ratio_n: F64 | float = 1.0) -> F64:
+        """The same in the direction that takes longer: pushes and pulls overlap, so this one determines the time.
+
+        push_ratio_n: how many pulls a push takes over each worker's link; the answer is in pulls. A ring sends as much
+        as it receives.
+        """
+        down: F64 = self.full_pull + value_share * (self.miss_pull - self.full_pull)
+        up = self._up(value_share)
         if self.missing is not None:
-            missing_down, missing_up = self.missing.ways(value_share)
-            down = down - missing_down
-            up = up - missing_up
-        return np.asarray(np.maximum(up, down) + value_share * self.all_reduce)
+            down = down - self.missing.ways(value_share)[0]
+        ring = value_share * self.all_reduce * np.maximum(push_ratio_n, 1.0)
+        return np.asarray(np.maximum(up * push_ratio_n, down) + ring)
 
     def of(self, worker: int) -> WorkerTraffic:
         """One worker's rows, in the form that is summed over a run."""

@@ -5,10 +5,11 @@ row is a transfer. Here a worker moves a row once in a step however many of its 
 replicated rows that a step uses are summed. So there is no curve to search: each row is judged alone, by what it has
 cost through the shards since the last choice, and what it would have cost in a ring.
 
-- through the shards: every push and pull of it, in rows with state, times the cost of the worker's link or of its share
-  of the link that all shards share (dispatch/placement/capacity/server_link.py);
+- through the shards: every push and pull of it, in rows with state, times the cost of that direction of the worker's
+  link or of its share of the link that all shards share (dispatch/placement/capacity/server_link.py);
 - in a ring of n: in every step that used it each worker sends 2(n-1)/n of its gradient, and all wait for the slowest
-  link: 2(n-1) times the value's share of a row, times the cost of that link. The shards' link is not used.
+  link: 2(n-1) times the value's share of a row, times the cost of that link's slower direction. The shards' link is not
+  used.
 
 A row enters if it pays for the ring with a margin, and for bringing it to every worker. What a replica would cost
 through the shards is not observed; while several workers use it, each would push a part and pull the sum. It leaves if
@@ -53,9 +54,18 @@ class TwoFold:
         """Steps since then."""
 
     def count_step(
-        self, batch: BatchRows, assignment_B: I32, plan: RoundPlan, replicated: I64, row_cost_n: F64
+        self,
+        batch: BatchRows,
+        assignment_B: I32,
+        plan: RoundPlan,
+        replicated: I64,
+        row_cost_n: F64,
+        push_cost_n: F64,
     ) -> None:
-        """Counts what a step uses and moves. replicated: those of now. row_cost_n: of a row through the shards."""
+        """Counts what a step uses and moves. replicated: those of now.
+
+        row_cost_n, push_cost_n: of pulling and of pushing a row through the shards.
+        """
         rows = int(batch.rows_U.max(initial=-1)) + 1
         if rows > self._steps_R.size:
             self._cost_R, self._steps_R = self._all_costs.first(rows), self._all_steps.first(rows)
@@ -64,23 +74,26 @@ class TwoFold:
         known = replicated[replicated < self._cost_R.size]
         cost_H = self._cost_R[known]
         for worker, moved in enumerate(plan.workers):
-            whole = float(row_cost_n[worker])
+            pull = float(row_cost_n[worker])
+            push = float(push_cost_n[worker])
             for moves, cost in (
-                (moved.push_owned, whole),
-                (moved.pull_full, whole),
-                (moved.push_parts, whole * self._value_share),
-                (moved.pull_values, whole * self._value_share),
+                (moved.push_owned, push),
+                (moved.pull_full, pull),
+                (moved.push_parts, push * self._value_share),
+                (moved.pull_values, pull * self._value_share),
             ):
                 add_costs(moves.rows, cost, self._cost_R)
         self._cost_R[known] = cost_H  # a replica moves as it enters only
         if replicated.size and (is_hot_U := np.isin(batch.rows_U, replicated)).any():
-            cost_U = on_demand_costs(batch.local_BF, assignment_B, is_hot_U, self._value_share * row_cost_n)
+            use_cost_n = self._value_share * row_cost_n + self._value_share * push_cost_n
+            cost_U = on_demand_costs(batch.local_BF, assignment_B, is_hot_U, use_cost_n)
             self._cost_R[batch.rows_U[is_hot_U]] += cost_U[is_hot_U]
 
     def choose(self, replicated: I64, row_cost_n: F64, link_cost_n: F64) -> I64:
         """The rows to replicate from the next step on, ascending; those of now if too few steps were counted.
 
-        replicated: those of now. row_cost_n: cost of a row through the shards; link_cost_n: over each worker's link.
+        replicated: those of now. row_cost_n: cost of pulling a row through the shards; link_cost_n: of a row over
+        the slower direction of each worker's link.
         """
         if self._steps < LEAST_STEPS:
             return replicated
@@ -144,12 +157,12 @@ def add_costs(rows: I64, cost: float, cost_R: F64) -> None:
 
 
 @kernel
-def on_demand_costs(local_BF: I32, assignment_B: I32, is_hot_U: Bool, value_cost_n: F64) -> F64:
+def on_demand_costs(local_BF: I32, assignment_B: I32, is_hot_U: Bool, use_cost_n: F64) -> F64:
     """What replicated rows would cost on demand: if several workers use one, each pushes a part and pulls the sum.
 
-    value_cost_n: cost of a value for each worker.
+    use_cost_n: cost of pushing and pulling a value for each worker.
     """
-    uses_Un = np.zeros((is_hot_U.size, value_cost_n.size), np.bool_)
+    uses_Un = np.zeros((is_hot_U.size, use_cost_n.size), np.bool_)
     cost_U = np.zeros(is_hot_U.size)
     users_U = np.zeros(is_hot_U.size, np.int64)
     for b in range(local_BF.shape[0]):
@@ -158,17 +171,17 @@ def on_demand_costs(local_BF: I32, assignment_B: I32, is_hot_U: Bool, value_cost
             if is_hot_U[u] and not uses_Un[u, worker]:
                 uses_Un[u, worker] = True
                 users_U[u] += 1
-                cost_U[u] += 2 * value_cost_n[worker]
+                cost_U[u] += use_cost_n[worker]
     for u in range(is_hot_U.size):
         if users_U[u] < 2:
             cost_U[u] = 0.0
     return cost_U
 
 
-def users_cost(local_BF: I32, assignment_B: I32, u: int, value_cost_n: F64) -> float:
+def users_cost(local_BF: I32, assignment_B: I32, u: int, use_cost_n: F64) -> float:
     """The same for one row, in words: the reference."""
     users = {int(worker) for worker, row in zip(assignment_B, local_BF, strict=True) if u in row}
-    return 2 * sum(float(value_cost_n[worker]) for worker in users) if len(users) > 1 else 0.0
+    return sum(float(use_cost_n[worker]) for worker in users) if len(users) > 1 else 0.0
 
 
 # ── the paper's curve, for reports ────────────────────────────────────────────────────────────────────────────────────

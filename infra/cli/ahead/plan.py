@@ -93,7 +93,7 @@ def plan(
 
 def _settings(events: Events, machines: Machines, given: RunOptions) -> "Settings":
     """The settings, with the default policy unless one is set, and a link for every worker."""
-    from benchmarks.simulated.workload import parse_links
+    from benchmarks.simulated.workload import even_links, parse_links
 
     if given.named and events.file is not None:
         raise ConfigError(
@@ -105,14 +105,16 @@ def _settings(events: Events, machines: Machines, given: RunOptions) -> "Setting
         defaults["stream"] = {"schema_name": events.dataset}
     settings = given.load(defaults)
     if machines.links.strip():
-        return _with_links(settings, parse_links(machines.links, len(machines.links.split(","))))
+        return _with_links(settings, even_links(parse_links(machines.links, len(machines.links.split(",")))))
     dispatch = settings.dispatch
     return settings if dispatch.links_gbit else _with_links(settings, (USUAL_GBIT,) * dispatch.workers)
 
 
 def _with_links(settings: "Settings", links_gbit: tuple[float, ...]) -> "Settings":
     """The same settings with one worker per link."""
-    dispatch = settings.dispatch.model_copy(update={"links_gbit": links_gbit, "workers": len(links_gbit)})
+    dispatch = settings.dispatch.model_copy(
+        update={"links_gbit": links_gbit, "uplinks_gbit": (), "workers": len(links_gbit)}
+    )
     return settings.model_copy(update={"dispatch": dispatch})
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from infra.base.errors import FreshetError, ProcessFailed
+from infra.base.link_gbit import LinkGbit
 from infra.cli.options import SettingsOptions
 from infra.cli.steer.output import print_answer
 from infra.run.folder import as_path
@@ -33,12 +34,12 @@ def find(folder: Path, given: SettingsOptions) -> tuple["RunningRun", Settings]:
     return find_running(folder, settings), settings
 
 
-def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name: str, link: float | None) -> str:
+def by_hand(running: "RunningRun", settings: Settings, config: Path | None, name: str, link: LinkGbit) -> str:
     """The command to run by hand if nobody can start a worker."""
     settings_option = f" --config {config}" if config is not None else ""
     settings_option = f" --run {as_path(running.folder)}" if (running.folder / STORED).exists() else settings_option
     where = running.dispatcher() or settings.dispatch.endpoint
-    speed = f" --link {link:g}" if link is not None else ""
+    speed = "".join(f" {option}" for option in link.options)
     command = f"freshet worker{settings_option} --name {name or 'NAME'} --dispatcher {where}{speed}"
     return f"nobody supervises run {running.run!r} in {running.folder}; expected to start the worker by hand: {command}"
 

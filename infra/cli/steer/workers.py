@@ -4,16 +4,20 @@ They use the sockets of a run on this machine, without a token, or its API: ``Ap
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from infra.base.config import check_names
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.cli.options import SettingsOptions, grouped
 from infra.cli.steer import sockets
 from infra.cli.steer.connection import ApiOptions, AsJson, CommandOptions
 from infra.cli.steer.output import print_answer, print_json, show_table
+
+if TYPE_CHECKING:
+    from dispatch.commands.protocol import ListedMember
 
 app = typer.Typer(help="Add workers to a live run, remove them, list them.", no_args_is_help=True)
 
@@ -23,11 +27,24 @@ Link = Annotated[
 ]
 
 
+Uplink = Annotated[
+    float | None,
+    typer.Option(
+        "--uplink",
+        help="Speed of what it sends in Gbit/s; by default that of its link.",
+        min=0.001,
+        max=10_000,
+        show_default=False,
+    ),
+]
+
+
 @app.command("add")
 @grouped
 def add(
     name: Annotated[str, typer.Option(help="Name of the worker; by default the next free one.")] = "",
     link: Link = None,
+    uplink: Uplink = None,
     as_json: AsJson = False,
     *,
     given: SettingsOptions,
@@ -43,13 +60,20 @@ def add(
     """
     if name:
         check_names(name)
+    check_uplink(link, uplink)
     if (folder := where.socket_folder(how)) is not None:
-        _add_over_sockets(folder, name, link, as_json, given)
+        _add_over_sockets(folder, name, LinkGbit.of(link or 0.0, uplink), as_json, given)
         return
-    body = {"name": name or None, "link_gbit": link}
+    body = {"name": name or None, "link_gbit": link, "uplink_gbit": uplink}
     with where.connect() as api:
         done = api.command("POST", "/workers", how, {key: value for key, value in body.items() if value is not None})
     print_answer(done["text"], done, as_json)
+
+
+def check_uplink(link: float | None, uplink: float | None) -> None:
+    """Raises ConfigError if the speed of the uplink is given alone."""
+    if uplink is not None and link is None:
+        raise ConfigError(f"--uplink {uplink:g} is given without --link; expected both; give the downlink's speed, too")
 
 
 @app.command("drain")
@@ -119,8 +143,7 @@ def list_workers(as_json: AsJson = False, *, given: SettingsOptions, where: ApiO
         print_json(found)
         return
     rows = [
-        (w["name"], w["state"], w["process"], _figure(w["link_gbit"]), _figure(w["measured_gbit"]), _share(w["share"]))
-        for w in found
+        (w["name"], w["state"], w["process"], _speeds(w, ""), _speeds(w, "measured"), _share(w["share"])) for w in found
     ]
     show_table(("worker", "state", "process", "Gbit/s", "measured", "share"), rows)
 
@@ -168,8 +191,11 @@ def _over_api(method: str, path: str, as_json: bool, how: CommandOptions, where:
     print_answer(done["text"], done, as_json)
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+def _speeds(worker: dict[str, Any], kind: str) -> str:
+    """Speed of a worker's link, configured or measured; both directions if they differ."""
+    names = ("measured_gbit", "measured_uplink_gbit") if kind else ("link_gbit", "uplink_gbit")
+    known = list(dict.fromkeys(f"{worker[name]:.3g}" for name in names if worker[name] is not None))
+    return " / ".join(known) or "–"
 
 
 def _share(value: float | None) -> str:
@@ -177,15 +203,21 @@ def _share(value: float | None) -> str:
 
 
 # ── over sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────
-def _add_over_sockets(folder: Path, name: str, link: float | None, as_json: bool, given: SettingsOptions) -> None:
+def _add_over_sockets(folder: Path, name: str, link: LinkGbit, as_json: bool, given: SettingsOptions) -> None:
     from dispatch.commands.supervision import StartWorker
 
     running, settings = sockets.find(folder, given)
     if running.agent() is None:
         raise sockets.NoAgent(sockets.by_hand(running, settings, given.config, name, link))
     common: dict[str, Any] = {"run": running.run, "generation": -1, "step": -1}
-    started = sockets.ask_agent(running, StartWorker(**common, worker=name, link_gbit=link or 0.0))
+    request = StartWorker(**common, worker=name, link_gbit=link.down, uplink_gbit=link.own_uplink)
+    started = sockets.ask_agent(running, request)
     print_answer(f"worker {started.worker} is being started", {"worker": started.worker}, as_json)
+
+
+def _link(member: "ListedMember") -> str:
+    speeds = [member.link_gbit, *([member.uplink_gbit] if member.uplink_gbit else [])]
+    return " / ".join(f"{speed:g}" for speed in speeds) if member.link_gbit else "–"
 
 
 def _list_over_sockets(folder: Path, as_json: bool, given: SettingsOptions) -> None:
@@ -198,7 +230,7 @@ def _list_over_sockets(folder: Path, as_json: bool, given: SettingsOptions) -> N
         print_json({"dispatcher": members_json, "processes": processes})
         return
     if members is not None:
-        rows = [(m.name, m.state, m.number if m.number >= 0 else "", m.link_gbit or "–") for m in members.members]
+        rows = [(m.name, m.state, m.number if m.number >= 0 else "", _link(m)) for m in members.members]
         show_table(("worker", "state", "number", "Gbit/s"), rows)
     if processes:
         listed = [(p.name, p.state, p.pid or "", p.restarts, f"{p.seconds:.0f} s") for p in processes]

@@ -28,6 +28,7 @@ from dispatch.commands.supervision import (
 from dispatch.errors import CommandRefused
 from infra.base.config import check_names
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.base.wire import Header
 from infra.run.agent.sockets import PrivateSocket
 from infra.run.supervision.child import Child, ProcessSpec
@@ -45,11 +46,11 @@ class Agent:
         supervisor: Supervisor,
         run: str,
         endpoint_file: Path,
-        further: Callable[[str, float], ProcessSpec],
+        further: Callable[[str, LinkGbit], ProcessSpec],
         prefix: str,
         stopped_at: float = 0.0,
     ) -> None:
-        """further: makes a worker from its name and its link in Gbit/s; prefix: of the names that are chosen here;
+        """further: makes a worker from its name and its link; prefix: of the names that are chosen here;
         stopped_at: when the resumed run was stopped, in seconds since 1970; 0: it was not.
         """
         self._supervisor = supervisor
@@ -92,11 +93,12 @@ class Agent:
                 return Processes(**common, processes=tuple(listed[:MOST_PROCESSES]))
             case StartWorker(id=command) if command in self._started:
                 return WorkerStarted(**common, worker=self._started[command])
-            case StartWorker(worker=worker, link_gbit=link_gbit, id=command):
+            case StartWorker(worker=worker, link_gbit=link_gbit, uplink_gbit=uplink_gbit, id=command):
                 check_given(asked.message.given_seconds, self._stopped_at)
                 name = check_names(worker) if worker else self._free_name()
-                self._supervisor.add(self._further(name, link_gbit))
-                self._log.info("worker added", name=name, link_gbit=link_gbit)
+                link = LinkGbit.of(link_gbit, uplink_gbit)
+                self._supervisor.add(self._further(name, link))
+                self._log.info("worker added", name=name, link_gbit=link.down, uplink_gbit=link.up)
                 if command:
                     self._started[command] = name
                 return WorkerStarted(**common, worker=name)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.base.errors import ProcessFailed
+from infra.base.link_gbit import LinkGbit
 from infra.base.parts import COMMAND
 from infra.base.process import Stop
 from infra.run.agent.agent import AGENT_FILE, Agent
@@ -30,8 +31,8 @@ class AgentJob:
     """Endpoint of the dispatcher."""
     prefix: str
     """Prefix of the names of workers, which must be unique in the run."""
-    links_gbit: Sequence[float]
-    """Links of each worker at the start; 0: not given."""
+    links: Sequence[LinkGbit]
+    """Links of each worker at the start; a downlink of 0: not given."""
 
 
 def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome:
@@ -41,7 +42,7 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
     """
     store_settings(job.settings)
     further = partial(remote_worker, job.settings, job.dispatcher)
-    specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links_gbit)]
+    specs = [further(f"{job.prefix}{number}", link) for number, link in enumerate(job.links)]
     nursery = nursery_in(job.settings.folder, {"OMP_NUM_THREADS": str(threads_of(job.settings))})
     supervisor = Supervisor(specs, job.settings.folder, starter=nursery)
     notices = Notices(supervisor)
@@ -59,14 +60,13 @@ def run_agent(job: AgentJob, stop: Stop, tell: Callable[[str], None]) -> Outcome
     return outcome
 
 
-def remote_worker(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
+def remote_worker(settings: Settings, dispatcher: str, name: str, link: LinkGbit) -> ProcessSpec:
     """A worker of a dispatcher on another machine; the others continue without it."""
     command = [*COMMAND, "worker", "--run", as_path(settings.folder)]
-    link = ["--link", str(link_gbit)] if link_gbit else []
     endpoints: Path = settings.folder / "endpoints"
     return ProcessSpec(
         name,
-        [*command, "--name", name, "--dispatcher", dispatcher, *link],
+        [*command, "--name", name, "--dispatcher", dispatcher, *link.options],
         env={"OMP_NUM_THREADS": str(threads_of(settings))},
         endpoint_file=endpoints / name,
         alive_file=endpoints / f"{name}.alive",

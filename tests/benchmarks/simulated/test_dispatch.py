@@ -20,7 +20,7 @@ from benchmarks.simulated.keys import read_keys, sparse_schema
 from benchmarks.simulated.plots import plot_dispatch
 from benchmarks.simulated.sizes import Reduce, Sizes
 from benchmarks.simulated.tables import dispatch_table
-from benchmarks.simulated.workload import Workload, check_policies, make_workload, parse_links
+from benchmarks.simulated.workload import Workload, check_policies, even_links, make_workload, parse_links
 from dispatch.placement.decide import Decider
 from dispatch.placement.policies.registry import build_policy
 from dispatch.placement.policies.spec import Needs
@@ -28,6 +28,7 @@ from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
 from infra.base.distinct import number_keys
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.cli.main import app
 
 LINKS = (5.0, 5.0, 0.5, 0.5)
@@ -199,14 +200,30 @@ def test_a_cache_that_cannot_hold_a_micro_batch_is_refused() -> None:
         simulate(small_workload(cache_ratio=0.02), "laia")
 
 
-@pytest.mark.parametrize("text", ["5,5", "5,5,x,5", "5,5,5,0", "5,5,5,-1", "5,5,5,inf"])
+@pytest.mark.parametrize("text", ["5,5", "5,5,x,5", "5,5,5,0", "5,5,5,-1", "5,5,5,inf", "5,5,5,5/0", "5,5,5,5/x"])
 def test_wrong_links_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="link"):
         parse_links(text, 4)
 
 
 def test_no_links_are_equal_links() -> None:
-    assert parse_links("", 3) == (1.0, 1.0, 1.0)
+    assert parse_links("", 3) == (LinkGbit(1.0, 1.0),) * 3
+
+
+def test_links_may_have_slower_uplinks() -> None:
+    assert parse_links("5,1/0.1", 2) == (LinkGbit(5.0, 5.0), LinkGbit(1.0, 0.1))
+    with pytest.raises(ConfigError, match="one figure"):
+        even_links(parse_links("5,1/0.1", 2))
+
+
+def test_pushes_cost_the_uplinks_whether_decisions_know_them_or_not() -> None:
+    plain = small_workload()
+    skewed = replace(plain, uplinks_gbit=tuple(gbit / 10 for gbit in plain.links_gbit))
+    before, blind, known = (simulate(each, "esd:1") for each in (plain, replace(skewed, knows_uplinks=False), skewed))
+    assert (blind.miss_pull, blind.update_push) == (before.miss_pull, before.update_push)
+    pulls = float(plain.row_cost_n @ np.array(before.miss_pull))
+    assert blind.cost == pytest.approx(pulls + 10 * (before.cost - pulls))
+    assert known.update_push != blind.update_push
 
 
 @pytest.mark.parametrize("text", ["", "laia,", "laia,herald", "esd:1.5"])
@@ -255,8 +272,8 @@ def test_table_and_picture_know_every_kind_of_move() -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    results = run_dispatch(small_workload(), ["laia", "esd:1"])
-    plot_dispatch(results, LINKS, tmp_path / "out.png")
+    workload = small_workload()
+    plot_dispatch(run_dispatch(workload, ["laia", "esd:1"]), workload, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 

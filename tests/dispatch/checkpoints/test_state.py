@@ -87,11 +87,13 @@ def test_links_go_on_with_what_their_transfers_have_shown() -> None:
     for transfer in range(20):
         links.of("a").add(1 << 20, 0.01 + transfer / 1000)
         links.of("b").add(1 << 20, 0.1)
+        links.uplink_of("b").add(1 << 20, 0.4)
     links.row_costs(["a", "b"])
     again.load(links.save())
     for both in (links, again):
         both.of("b").add(1 << 20, 0.2)
     assert again.save() == links.save()
+    assert again.costs(["a", "b"]).push_n.tolist() == links.costs(["a", "b"]).push_n.tolist()
     assert again.row_costs(["a", "b"]).tolist() == links.row_costs(["a", "b"]).tolist() != [1.0, 1.0]
 
 

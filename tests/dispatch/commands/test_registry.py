@@ -12,7 +12,7 @@ VALUES = {
     "policy": ["laia", "esd:0.5"],
     "deadline": ["true", "false"],
     "skip_above": ["none", "1000"],
-    "link": ["0", "2.5"],
+    "link": ["0", "2.5", "2.5/0.25"],
     "shares": ["0.5:2"],
 }
 TAKES_ANY_TEXT = {"policy"}

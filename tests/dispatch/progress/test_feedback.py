@@ -27,8 +27,8 @@ class Steps:
         self.feedback = feedback
         directory = Directory(np.full(2, 64, np.int64), "lru", 1)
         spec = parse_spec("round_robin")
-        policy, costs_n = spec.build(0, "cpu"), feedback.start_generation(workers)
-        self.decider = Decider(Index(), directory, policy, spec.needs, costs_n)
+        policy, costs = spec.build(0, "cpu"), feedback.start_generation(workers)
+        self.decider = Decider(Index(), directory, policy, spec.needs, costs.pull_n, push_cost_n=costs.push_n)
 
     def complete(self, busy_seconds: float = 0.1, link_seconds: tuple[float, float] = (1.0, 1.0)) -> None:
         decision = self.decider.decide(1, number_keys(np.arange(4, dtype=np.uint64).reshape(4, 1)))
@@ -81,10 +81,11 @@ def test_where_the_clock_chooses_a_decision_takes_a_part_of_a_step(choose: str, 
 
 
 def test_configured_links_cost_what_they_are_configured_to() -> None:
-    assert Feedback(DispatchConfig(), is_elastic=True, row_bytes=ROW_BYTES).start_generation((FAST, SLOW)).tolist() == [
-        1.0,
-        10.0,
-    ]
+    feedback = Feedback(DispatchConfig(), is_elastic=True, row_bytes=ROW_BYTES)
+    costs = feedback.start_generation((FAST, SLOW))
+    assert costs.pull_n.tolist() == costs.push_n.tolist() == [1.0, 10.0]
+    skewed = feedback.start_generation((FAST, WorkerLink("edge", 2.5, 0.25)))
+    assert (skewed.pull_n.tolist(), skewed.push_n.tolist()) == ([1.0, 2.0], [1.0, 20.0])
 
 
 @pytest.mark.parametrize(
@@ -108,11 +109,11 @@ def test_links_are_measured_where_that_is_set_or_nothing_is_known_of_them(
 def test_measured_links_are_kept_over_generations() -> None:
     feedback = Feedback(DispatchConfig(link_costs="measured"), is_elastic=False, row_bytes=ROW_BYTES)
     steps = Steps(feedback, UNKNOWN)
-    assert feedback.start_generation(UNKNOWN).tolist() == [1.0, 1.0]
+    assert feedback.start_generation(UNKNOWN).pull_n.tolist() == [1.0, 1.0]
     for _ in range(8):
         steps.complete(link_seconds=(0.01, 0.04))
     assert feedback.measured_gbit("b") == pytest.approx(0.2)
-    assert feedback.start_generation(UNKNOWN).tolist() == [1.0, 4.0]
+    assert feedback.start_generation(UNKNOWN).pull_n.tolist() == [1.0, 4.0]
 
 
 @pytest.mark.parametrize(("links", "cost"), [((FAST, SLOW), FAST.gbit / 2), ((), UNKNOWN_GBIT / 2)])

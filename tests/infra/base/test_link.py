@@ -53,6 +53,22 @@ def test_transfer_takes_bytes_over_bandwidth() -> None:
     assert clock.now == pytest.approx(101.0)
 
 
+def test_each_direction_carries_at_its_own_speed() -> None:
+    clock = WoundClock()
+    link = Link(1.0, burst_bytes=0, clock=clock.read, sleep=clock.sleep, uplink_gbit=0.1)
+    assert link._buckets is not None
+    up, down = (bucket.reserve(12_500_000) for bucket in link._buckets)
+    assert (up - clock.now, down - clock.now) == pytest.approx((1.0, 0.1))
+    link.exchange(12_500_000)
+    assert clock.now == pytest.approx(102.0), "behind what the uplink carries already"
+
+
+@pytest.mark.parametrize(("gbit", "uplink_gbit"), [(None, 0.1), (1.0, 0.0), (1.0, -1.0), (1.0, float("inf"))])
+def test_an_impossible_uplink_is_a_config_error(gbit: float | None, uplink_gbit: float) -> None:
+    with pytest.raises(ConfigError, match="a link cannot have"):
+        Link(gbit, uplink_gbit=uplink_gbit)
+
+
 def test_headers_take_their_share_of_the_link() -> None:
     clock = WoundClock()
     link = Link(0.5, burst_bytes=0, clock=clock.read, sleep=clock.sleep, payload_share=0.5)

@@ -12,6 +12,7 @@ import zmq
 
 from dispatch.commands.protocol import CommandAnswered, ListedMember, ListMembers, Members
 from dispatch.commands.server import Asked, ControlSocket
+from infra.base.link_gbit import LinkGbit
 from infra.run.agent.agent import Agent
 from infra.run.folder import claim
 from infra.run.settings import load_settings, store_settings
@@ -47,7 +48,7 @@ class FakeRun:
         control.answer(asked, CommandAnswered(**common, outcome="accepted", text=text))
 
 
-def sleeper(name: str, _link_gbit: float) -> ProcessSpec:
+def sleeper(name: str, _link: LinkGbit) -> ProcessSpec:
     return ProcessSpec(name, ["sleep", "60"], may_finish=True, essential=False)
 
 
@@ -145,9 +146,9 @@ def test_workers_are_listed_with_their_processes(invoke: Invoke, tmp_path: Path)
 
 def test_without_an_agent_the_command_to_run_by_hand_is_told(invoke: Invoke, tmp_path: Path) -> None:
     with fake_run(tmp_path / "run", has_agent=False) as run:
-        done = invoke("workers", "add", "--run", run.folder, "--name", "edge", "--link", "0.5")
+        done = invoke("workers", "add", "--run", run.folder, "--name", "edge", "--link", "0.5", "--uplink", "0.05")
     assert done.returncode == 1
-    command = f"freshet worker --run {run.folder} --name edge --dispatcher tcp://h:1 --link 0.5"
+    command = f"freshet worker --run {run.folder} --name edge --dispatcher tcp://h:1 --link 0.5 --uplink 0.05"
     assert done.stderr.strip().endswith(command)
 
 

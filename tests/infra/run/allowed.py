@@ -3,6 +3,7 @@
 from functools import cache
 
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.run.network import namespaces
 
 NEEDED = "needs Linux with ip, tc and the right to make network namespaces"
@@ -11,7 +12,7 @@ NEEDED = "needs Linux with ip, tc and the right to make network namespaces"
 @cache
 def can_make_namespaces() -> bool:
     try:
-        with namespaces([1.0]):
+        with namespaces([LinkGbit.of(1.0)]):
             return True
     except ConfigError:
         return False

@@ -13,6 +13,7 @@ from rich.console import Console
 from api.runs.places import find_runs
 from dispatch.progress.status import Status
 from infra.base.errors import ConfigError, ProcessFailed
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop, write_whole
 from infra.base.wire import bind
 from infra.run import cluster
@@ -192,11 +193,11 @@ def test_the_processes_of_a_replay_are_not_restarted(tmp_path: Path) -> None:
 
 def test_a_further_worker_is_one_that_the_run_can_do_without(tmp_path: Path) -> None:
     settings = load_settings(None, ["ps.shards=2"], folder=tmp_path)
-    spec = further_worker(settings, PLAIN, "edge", 0.5)
+    spec = further_worker(settings, PLAIN, "edge", LinkGbit.of(0.5))
     assert (spec.essential, spec.restart, values(spec, "--link")) == (False, "on_failure", ["0.5"])
     assert values(spec, "--dispatcher") == ["tcp://h:3"]
     with pytest.raises(ConfigError, match="has a network of its own"):
-        further_worker(settings, Extras(network=Network("h", (), ())), "edge", 0.5)
+        further_worker(settings, Extras(network=Network("h", (), ())), "edge", LinkGbit.of(0.5))
 
 
 def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:

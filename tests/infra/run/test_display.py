@@ -26,6 +26,7 @@ from dispatch.progress.status import (
     summarize,
 )
 from dispatch.tally import PhaseSeconds
+from infra.run import display
 from infra.run.display import Display, Picture, plain_line, render_summary
 from tests.screens import Screen
 
@@ -473,3 +474,12 @@ def test_a_summary_fits_into_a_small_terminal_with_the_lines_below_it() -> None:
     output = io.StringIO()
     Console(file=output, width=80, height=24, force_terminal=True, color_system=None).print(render_summary(summary))
     assert len(output.getvalue().splitlines()) <= 22
+
+
+def test_a_link_shows_both_speeds_where_they_differ() -> None:
+    told = structs.replace(WORKERS[0], link_gbit=0.2, uplink_gbit=0.02)
+    measured = structs.replace(WORKERS[0], link_gbit=None, measured_gbit=0.21, measured_uplink_gbit=0.019)
+    assert display._link(told).plain == "0.2 / 0.02"
+    assert display._link(measured).plain == "~0.21 / 0.019"
+    assert display._link(structs.replace(measured, measured_uplink_gbit=None)).plain == "~0.21"
+    assert display._link(WORKERS[0]).plain == "5"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infra.base.errors import ConfigError
+from infra.base.link_gbit import LinkGbit
 from infra.run.network import namespaces, remove_abandoned
 from tests.infra.run.allowed import NEEDED, can_make_namespaces
 
@@ -34,7 +35,7 @@ def abandoned() -> Iterator[str]:
 
 
 def test_a_worker_reaches_the_host_from_its_own_namespace() -> None:
-    with namespaces([1.0, 0.1]) as network, socket.create_server((network.host, 0)) as server:
+    with namespaces([LinkGbit.of(1.0), LinkGbit.of(0.1)]) as network, socket.create_server((network.host, 0)) as server:
         where = f"('{network.host}', {server.getsockname()[1]})"
         hello = f"import socket; socket.create_connection({where}, 10).sendall(b'hello')"
         subprocess.run([*network.inside(1), sys.executable, "-c", hello], check=True)
@@ -45,21 +46,21 @@ def test_a_worker_reaches_the_host_from_its_own_namespace() -> None:
 
 
 def test_either_end_of_a_link_has_its_speed() -> None:
-    with namespaces([1.0, 0.02]) as network:
+    with namespaces([LinkGbit.of(1.0), LinkGbit(0.02, 0.01)]) as network:
         inside = subprocess.run(
             [*network.inside(1), "tc", "-json", "qdisc", "show", "dev", "eth0"], check=True, capture_output=True
         ).stdout
         outside = subprocess.run(
             ["tc", "-json", "qdisc", "show", "dev", f"fr{os.getpid()}v1"], check=True, capture_output=True
         ).stdout
-    for told in (inside, outside):
+    for told, gbit in ((inside, 0.01), (outside, 0.02)):
         (queue,) = json.loads(told)
         assert queue["kind"] == "tbf"
-        assert queue["options"]["rate"] == 20e6 / 8
+        assert queue["options"]["rate"] == gbit * 1e9 / 8
 
 
 def test_what_workers_send_to_the_servers_crosses_their_own_link() -> None:
-    with namespaces([1.0], server_gbit=0.02) as network, socket.create_server((network.host, 0)) as server:
+    with namespaces([LinkGbit.of(1.0)], server_gbit=0.02) as network, socket.create_server((network.host, 0)) as server:
         where = f"('{network.host}', {server.getsockname()[1]})"
         hello = f"import socket; socket.create_connection({where}, 10).sendall(b'hello' * 10_000)"
         subprocess.run([*network.inside(0), sys.executable, "-c", hello], check=True)
@@ -79,14 +80,14 @@ def _queue(interface: str) -> dict[str, Any]:
 
 
 def test_nothing_is_left_behind() -> None:
-    with namespaces([1.0], server_gbit=1.0) as network:
+    with namespaces([LinkGbit.of(1.0)], server_gbit=1.0) as network:
         assert network.names[0] in _ip("netns", "list")
     assert network.names[0] not in _ip("netns", "list")
     assert f"fr{os.getpid()}" not in _ip("link")
 
 
 def test_what_an_ended_process_left_behind_is_removed(abandoned: str) -> None:
-    with namespaces([1.0]) as network:
+    with namespaces([LinkGbit.of(1.0)]) as network:
         assert network.names[0] in _ip("netns", "list")
         assert f"freshet-{abandoned}-0" not in _ip("netns", "list")
         assert f"fr{abandoned}" not in _ip("link")
@@ -94,11 +95,17 @@ def test_what_an_ended_process_left_behind_is_removed(abandoned: str) -> None:
 
 def test_a_machine_without_the_commands_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match=r"made: 'ip netns list' failed.*--network shaped"), namespaces([1.0]):
+    with (
+        pytest.raises(ConfigError, match=r"made: 'ip netns list' failed.*--network shaped"),
+        namespaces([LinkGbit.of(1.0)]),
+    ):
         pass
 
 
 def test_a_command_that_fails_is_told_and_undone() -> None:
-    with pytest.raises(ConfigError, match=r"tbf rate 0bit.*run as root"), namespaces([1.0, 0.0]):
+    with (
+        pytest.raises(ConfigError, match=r"tbf rate 0bit.*run as root"),
+        namespaces([LinkGbit.of(1.0), LinkGbit.of(0.0)]),
+    ):
         pass
     assert f"fr{os.getpid()}" not in _ip("link")

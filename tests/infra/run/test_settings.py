@@ -57,6 +57,8 @@ def test_none_is_a_name_where_it_is_one_of_the_choices(monkeypatch: pytest.Monke
         ("dispatch.policy=esd:2", r"setting dispatch\.policy: .*esd:2"),
         ("dispatch.links_gbit=5,0,1,1", r"setting dispatch: .*above 0 Gbit/s"),
         ("dispatch.links_gbit=5", r"setting dispatch: .*for 4 workers"),
+        ("dispatch.uplinks_gbit=5", r"setting dispatch: uplink speeds .*beside the links"),
+        ("dispatch.uplinks_gbit=5,5,0,1", r"setting dispatch: .*above 0 Gbit/s per link"),
         ("model.name=gpt", r"setting model\.name: there is no model 'gpt'; expected one of wdl, "),
         ("nonsense", r"--set 'nonsense' is not a setting; expected section\.name=value"),
         ("run=../up", r"setting run = '\.\./up' is wrong"),

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dispatch.placement.arrays import F64, I32, I64, U8
-from dispatch.placement.assign.cost import cost_matrix
+from dispatch.placement.assign.cost import cost_matrix, parts_saved, push_ratios
 from dispatch.placement.assign.levels import level_places, level_strides
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import LARGEST_COST, check_costs, checked_capacities
@@ -119,11 +119,11 @@ class CudaSolver:
         self._kernels["pushes"](
             (-(-rows // 256) or 1,),
             (256,),
-            (*where, sent["row_cost"], np.float64(situation.value_share), *_int32(rows, words), pushes_U),
+            (*where, sent["push_cost"], np.float64(situation.value_share), *_int32(rows, words), pushes_U),
         )
         sizes = _int32(samples, fields, workers, words)
-        part = np.float64(1.0 + situation.value_share if situation.parts_hold else 0.0)
-        arguments = (sent["local"], *where, pushes_U, sent["row_cost"], part, *sizes, cost_Bn)
+        links = (sent["row_cost"], sent["push_ratio"], sent["part_saved"])
+        arguments = (sent["local"], *where, pushes_U, *links, *sizes, cost_Bn)
         self._kernels["costs"]((-(-samples * workers // 256) or 1,), (256,), arguments)
         return cost_Bn
 
@@ -238,11 +238,12 @@ def _shared_bytes(workers: int) -> int:
 def _check_row_costs(situation: Situation) -> None:
     """Sums of at most F·n finite row costs must stay usable, as check_costs requires of a finished matrix."""
     bound = LARGEST_COST / max(1, situation.local_BF.shape[1] * situation.workers)
-    if not (np.abs(situation.row_cost_n) <= bound).all():
-        raise BadCost(
-            f"cannot assign samples; row costs are {situation.row_cost_n.tolist()}; expected finite numbers of at most "
-            f"{bound:g}; check the link costs"
-        )
+    for cost_n in (situation.row_cost_n, situation.push_cost_n):
+        if not (np.abs(cost_n) <= bound).all():
+            raise BadCost(
+                f"cannot assign samples; row costs are {cost_n.tolist()}; expected finite numbers of at most "
+                f"{bound:g}; check the link costs"
+            )
 
 
 def _batch_arrays(situation: Situation) -> dict[str, NDArray[Any]]:
@@ -251,6 +252,9 @@ def _batch_arrays(situation: Situation) -> dict[str, NDArray[Any]]:
         "state": situation.state_U,
         "holders": situation.holders_UQ,
         "row_cost": situation.row_cost_n,
+        "push_cost": situation.push_cost_n,
+        "push_ratio": push_ratios(situation),
+        "part_saved": parts_saved(situation),
     }
 
 

@@ -37,3 +37,9 @@ def with_sizes(situation: Situation, seed: int) -> Situation:
     """The same with rows of a few sizes, as those with one, two and more live chunks have."""
     size_U = np.random.default_rng(seed).choice([0.07, 0.3, 0.61, 1.0], situation.state_U.size)
     return replace(situation, size_U=size_U)
+
+
+def with_uplinks(situation: Situation, seed: int) -> Situation:
+    """The same behind links whose uplinks are slower or faster than their downlinks, some of them equal."""
+    ratio_n = np.random.default_rng(seed).choice([0.5, 1.0, 2.0**0.25, 3.0, 10.0], situation.workers)
+    return replace(situation, up_cost_n=situation.row_cost_n * ratio_n)

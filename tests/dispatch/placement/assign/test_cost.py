@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.placement.assign.cost import cost_matrix, cost_matrix_reference
+from dispatch.placement.assign.cost import MOST_ROWS, cost_matrix, cost_matrix_reference
 from dispatch.placement.assign.situation import Situation
+from dispatch.placement.errors import BadCost
 from dispatch.placement.rows.holders import held_by
 from dispatch.placement.rows.states import CLEAN, OWNED, SPLIT
-from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes, with_uplinks
 
 LINKS = np.array([1.0, 2.0, 10.0])
 
@@ -37,7 +38,7 @@ def literal_cost(situation: Situation, sample: int, worker: int) -> float:
         pushers = set() if situation.state_U[u] == CLEAN else having - (holders & {worker})
         size = 1.0 if situation.size_U is None else situation.size_U[u]
         cost += 0.0 if worker in holders else size * situation.row_cost_n[worker]
-        cost += (situation.value_share if is_split else size) * sum(situation.row_cost_n[other] for other in pushers)
+        cost += (situation.value_share if is_split else size) * sum(situation.push_cost_n[other] for other in pushers)
     return cost
 
 
@@ -86,8 +87,9 @@ def test_key_used_by_several_samples_is_counted_for_each() -> None:
 def test_kernel_equals_reference(seed: int, workers: int, value_share: float, parts_hold: bool) -> None:
     drawn = draw_situation(seed, samples=20, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share, parts_hold=parts_hold)
-    for case in (situation, with_sizes(situation, seed)):
-        assert cost_matrix(case) == pytest.approx(cost_matrix_reference(case))
+    for whole in (situation, with_uplinks(situation, seed)):
+        for case in (whole, with_sizes(whole, seed)):
+            assert cost_matrix(case) == pytest.approx(cost_matrix_reference(case))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1, 2, 3, 8, 63, 64, 65, 128]), st.floats(0.1, 1), st.booleans())
@@ -96,8 +98,35 @@ def test_sizes_of_one_give_the_same_bits_as_none(seed: int, workers: int, value_
     drawn = draw_situation(seed, samples=20, workers=workers)
     links = np.random.default_rng(seed).random(workers) + 0.1
     situation = dataclasses.replace(drawn, value_share=value_share, parts_hold=parts_hold, row_cost_n=links)
-    sized = dataclasses.replace(situation, size_U=np.ones(situation.state_U.size))
-    assert np.array_equal(cost_matrix(sized), cost_matrix(situation))
+    for whole in (situation, with_uplinks(situation, seed)):
+        sized = dataclasses.replace(whole, size_U=np.ones(situation.state_U.size))
+        assert np.array_equal(cost_matrix(sized), cost_matrix(whole))
+
+
+def test_pushes_cost_the_uplinks_of_their_workers() -> None:
+    uplinks = np.array([4.0, 2.0, 30.0])
+    owned = dataclasses.replace(one_row(OWNED, 0b100), up_cost_n=uplinks)
+    assert cost_matrix(owned).tolist() == [[31.0, 32.0, 0.0]]
+    split = dataclasses.replace(one_row(SPLIT, 0b101), up_cost_n=uplinks, value_share=0.5)
+    assert cost_matrix(split).tolist() == [[15.0, 19.0, 2.0]]
+    clean = dataclasses.replace(one_row(CLEAN, 0b101), up_cost_n=uplinks)
+    assert cost_matrix(clean).tolist() == cost_matrix(one_row(CLEAN, 0b101)).tolist()
+
+
+def test_uplinks_that_are_told_to_be_equal_give_the_same_bits_as_none() -> None:
+    for seed, workers in enumerate((1, 2, 8, 64, 65)):
+        drawn = draw_situation(seed, samples=40, workers=workers)
+        costs = 2.0 ** (np.random.default_rng(seed).integers(0, 20, workers) / 4)
+        situation = dataclasses.replace(drawn, value_share=17 / 19, row_cost_n=costs, parts_hold=bool(seed % 2))
+        for case in (situation, with_sizes(situation, seed)):
+            told = dataclasses.replace(case, up_cost_n=costs.copy())
+            assert np.array_equal(cost_matrix(told), cost_matrix(case))
+
+
+def test_more_keys_than_can_be_counted_are_refused() -> None:
+    situation = dataclasses.replace(one_row(CLEAN, 0), local_BF=np.zeros((1, MOST_ROWS + 1), np.int32))
+    with pytest.raises(BadCost, match="keys each"):
+        cost_matrix(situation)
 
 
 def test_a_smaller_row_costs_less_and_its_parts_as_much() -> None:
@@ -115,6 +144,7 @@ def test_a_smaller_row_costs_less_and_its_parts_as_much() -> None:
 def test_every_cost_equals_the_definition(workers: int, parts_hold: bool) -> None:
     drawn = draw_situation(9, samples=6, workers=workers)
     whole = dataclasses.replace(drawn, value_share=0.6, parts_hold=parts_hold)
-    for situation in (whole, with_sizes(whole, seed=9)):
+    skewed = with_uplinks(whole, seed=9)
+    for situation in (whole, with_sizes(whole, seed=9), skewed, with_sizes(skewed, seed=9)):
         expected = [[literal_cost(situation, i, j) for j in range(workers)] for i in range(6)]
         assert cost_matrix(situation) == pytest.approx(np.array(expected))

@@ -17,7 +17,7 @@ from dispatch.placement.assign.solver import solve_transport
 from dispatch.placement.errors import BadCost, Infeasible, NoGpu
 from dispatch.placement.policies.registry import build_policy
 from tests.dispatch.placement.assign.costs import KINDS, Floats, Ints, cases, draw_capacities, draw_cost, total
-from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes, with_uplinks
 
 HAS_GPU = has_gpu()
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs cupy and a CUDA device")
@@ -126,8 +126,10 @@ def test_the_matrix_is_built_as_on_the_cpu_bit_for_bit(
     solver: CudaSolver, workers: int, value_share: float, parts_hold: bool
 ) -> None:
     drawn = draw_situation(workers, samples=300, fields=26, workers=workers)
-    situation = replace(drawn, value_share=value_share, parts_hold=parts_hold)
-    assert np.array_equal(solver.cost_matrix(situation), cost_matrix(situation))
+    links = 2.0 ** (np.random.default_rng(workers).integers(0, 20, workers) / 4)
+    even = replace(drawn, value_share=value_share, parts_hold=parts_hold)
+    for situation in (even, replace(even, row_cost_n=links), with_uplinks(replace(even, row_cost_n=links), workers)):
+        assert np.array_equal(solver.cost_matrix(situation), cost_matrix(situation))
 
 
 def test_costs_by_size_come_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

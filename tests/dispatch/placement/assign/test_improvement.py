@@ -15,7 +15,7 @@ from dispatch.placement.assign.improvement import Joint, improve, rung
 from dispatch.placement.assign.situation import Situation
 from dispatch.placement.assign.solver import solve_again, solve_transport
 from dispatch.placement.rows.states import CLEAN
-from tests.dispatch.placement.assign.situations import draw_situation, with_sizes
+from tests.dispatch.placement.assign.situations import draw_situation, with_sizes, with_uplinks
 
 seeds = st.integers(0, 10_000)
 
@@ -27,19 +27,21 @@ def test_rounds_never_make_the_batch_dearer_and_keep_who_has_how_many(seed: int,
     situation = draw_situation(seed, samples, workers=workers, capacity_n=places.astype(np.int64))
     start_B = solve_transport(cost_matrix(situation), situation.capacity_n)
     situation = with_sizes(situation, seed) if seed % 2 else situation
+    situation = with_uplinks(situation, seed) if seed % 3 else situation
     at_B = improve(situation, start_B, rounds=4, seed=seed)
     assert batch_cost(situation, at_B) <= batch_cost(situation, start_B) + 1e-9
     assert np.array_equal(np.bincount(at_B, minlength=workers), np.bincount(start_B, minlength=workers))
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans())
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
-    seed: int, workers: int, value_share: float, are_sized: bool
+    seed: int, workers: int, value_share: float, are_sized: bool, are_skewed: bool
 ) -> None:
     drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share)
     situation = with_sizes(situation, seed) if are_sized else situation
+    situation = with_uplinks(situation, seed) if are_skewed else situation
     at_B = np.random.default_rng(seed).integers(0, workers, 16, dtype=np.int32)
     moving_k = np.array([seed % 16])
     marginal_n = Placement(situation, at_B).marginal_costs(moving_k)[0]
@@ -50,14 +52,15 @@ def test_marginal_cost_is_what_the_batch_costs_more_with_the_sample_there(
     np.testing.assert_allclose(marginal_n - marginal_n[0], cost_n - cost_n[0], atol=1e-3)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans())
+@given(seeds, st.sampled_from([1, 2, 3, 8, 70]), st.sampled_from([1.0, 0.5]), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_costs_of_placements_differ_by_what_their_batches_cost(
-    seed: int, workers: int, value_share: float, are_sized: bool
+    seed: int, workers: int, value_share: float, are_sized: bool, are_skewed: bool
 ) -> None:
     drawn = draw_situation(seed, samples=16, fields=3, workers=workers)
     situation = dataclasses.replace(drawn, value_share=value_share)
     situation = with_sizes(situation, seed) if are_sized else situation
+    situation = with_uplinks(situation, seed) if are_skewed else situation
     one_B, other_B = np.random.default_rng(seed).integers(0, workers, (2, 16), dtype=np.int32)
     placed = Placement(situation, one_B)
     before = placed.cost()
@@ -67,13 +70,14 @@ def test_costs_of_placements_differ_by_what_their_batches_cost(
     assert placed.cost() - before == pytest.approx(change)
 
 
-@given(seeds, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 20.0), st.booleans())
+@given(seeds, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 20.0), st.booleans(), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_a_sweep_takes_each_sample_where_the_whole_batch_is_cheapest(
-    seed: int, workers: int, heat: float, are_sized: bool
+    seed: int, workers: int, heat: float, are_sized: bool, are_skewed: bool
 ) -> None:
     situation = draw_situation(seed, samples=12, fields=3, workers=workers)
     situation = with_sizes(situation, seed) if are_sized else situation
+    situation = with_uplinks(situation, seed) if are_skewed else situation
     draw = np.random.default_rng(seed)
     start_B = draw.integers(0, workers, 12, dtype=np.int32)
     order_B, noise_Bn = draw.permutation(12), heat * draw.random((12, workers)) + 1e-6 * draw.random((12, workers))

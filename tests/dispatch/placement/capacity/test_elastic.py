@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from dispatch.placement.assign.improvement import Joint
 from dispatch.placement.capacity.bounds import LARGEST_SHARE, ShareBounds
 from dispatch.placement.capacity.elastic import Elastic
+from dispatch.placement.capacity.knowledge import WorkerKnowledge
 from dispatch.placement.capacity.participation import SETTLING_STEPS
 from dispatch.placement.capacity.step_model import DenseLoad
 from dispatch.placement.decide import Decider, relative_row_costs
@@ -60,6 +61,48 @@ def test_capacities_add_up_whoever_is_parked_or_tried(
 def test_without_measurements_shares_follow_the_links() -> None:
     elastic = Elastic(np.array([1.0, 1.0, 10.0]), np.full(3, 10_000), ShareBounds())
     assert elastic.capacities(210, fields=4).tolist() == [100, 100, 10]
+
+
+def test_shares_follow_the_slower_direction_of_each_link() -> None:
+    uplinks = np.array([1.0, 2.0, 10.0])
+    elastic = Elastic(np.array([1.0, 2.0, 1.0]), np.full(3, 10_000), ShareBounds(), push_cost_n=uplinks)
+    assert elastic.capacities(160, fields=4).tolist() == [100, 50, 10]
+    assert elastic.push_ratio_n.tolist() == [1.0, 1.0, 10.0]
+
+
+def test_uplinks_that_are_told_to_be_equal_change_no_share() -> None:
+    links = np.array([1.0, 2.0**0.25, 2.0**3.25])
+    dense = DenseLoad(40.0, 120.0)
+    plain = Elastic(links, np.full(3, 10_000), ShareBounds(), dense, server_cost=0.7)
+    told = Elastic(links, np.full(3, 10_000), ShareBounds(), dense, server_cost=0.7, push_cost_n=links.copy())
+    for step in range(60):
+        places_n = plain.capacities(300, fields=4)
+        assert np.array_equal(told.capacities(300, fields=4), places_n)
+        moved_n = places_n.astype(np.float64) * (2 + step % 3)
+        plain.shift_shares(places_n, places_n * 3, moved_n)
+        told.shift_shares(places_n, places_n * 3, moved_n, moved_n.copy())
+        plain.choose_members(300, fields=4, step=step)
+        told.choose_members(300, fields=4, step=step)
+
+
+def test_dense_weights_take_the_slower_direction_and_are_fetched_and_returned_over_one_each() -> None:
+    dense = DenseLoad(rows=100.0, whole_rows=300.0)
+    known = WorkerKnowledge(np.array([1.0, 2.0]), np.full(2, 1000), dense, push_cost_n=np.array([5.0, 1.0]))
+    model = known.model(64, 4, np.zeros(2, np.int64), np.full(2, 64), np.full(2, True))
+    assert model.fixed_n.tolist() == [500.0, 200.0]
+    assert model.hand_over_n.tolist() == [300.0, 600.0]
+    assert [model.returning(worker) for worker in range(2)] == [1500.0, 300.0]
+    assert model.row_n.tolist() == [5.0, 2.0]
+    assert model.in_ring().fixed_n.tolist() == [500.0, 500.0]
+
+
+def test_a_sample_takes_as_long_as_the_longer_of_its_pulls_and_pushes() -> None:
+    known = WorkerKnowledge(np.ones(3), np.full(3, 1000), DenseLoad(), 0.5, np.array([1.0, 10.0, 2.0]))
+    samples_n = np.array([10, 10, 0])
+    known.learn_rows(samples_n, np.array([30.0, 200.0, 0.0]), np.array([30.0, 30.0, 0.0]))
+    model = known.model(30, 4, np.zeros(3, np.int64), np.full(3, 30), np.full(3, True))
+    assert model.sample_n.tolist() == [3.0, 20.0, 6.0], "the last one moves what is usual, twice as slowly"
+    assert model.server.sample_rows == 3.0
 
 
 def test_times_become_equal_when_links_are() -> None:

@@ -1,8 +1,15 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.placement.capacity.link_costs import FIRST_TRANSFERS, KNOWN_TRANSFERS, LEAST_BYTES, MeasuredLinks
+from dispatch.placement.capacity.link_costs import (
+    FIRST_TRANSFERS,
+    KNOWN_TRANSFERS,
+    LEAST_BYTES,
+    LinkState,
+    MeasuredLinks,
+)
 
 MEGABYTE = 1_000_000
 ENOUGH = FIRST_TRANSFERS + KNOWN_TRANSFERS
@@ -128,3 +135,54 @@ def test_a_measurement_of_few_bytes_says_nothing() -> None:
     assert links.of("a").add_probe(0, 0.0)
     assert not links.of("unknown").add_probe(0, 0.0)
     assert links.of("a").gbit == pytest.approx(1.0)
+
+
+def add_uplinks(links: MeasuredLinks, *gbit: float, steps: int = ENOUGH) -> None:
+    for _ in range(steps):
+        for name, speed in zip("abc", gbit, strict=False):
+            links.uplink_of(name).add(MEGABYTE, MEGABYTE * 8e-9 / speed)
+
+
+def test_each_direction_has_a_cost_of_its_own() -> None:
+    links = measured(1.0, 0.5)
+    add_uplinks(links, 0.125, 0.25)
+    costs = links.costs(NAMES)
+    assert (costs.pull_n.tolist(), costs.push_n.tolist()) == ([1, 2], [8, 4])
+
+
+def test_a_direction_that_is_not_known_counts_as_the_other() -> None:
+    links = measured(1.0, 0.125)
+    assert links.costs(NAMES).push_n.tolist() == links.costs(NAMES).pull_n.tolist() == [1, 8]
+    other = MeasuredLinks()
+    add_uplinks(other, 1.0, 0.125)
+    assert other.costs(NAMES).pull_n.tolist() == other.costs(NAMES).push_n.tolist() == [1, 8]
+    assert other.fastest_gbit(NAMES) == pytest.approx(1.0)
+
+
+def test_no_uplink_counts_as_faster_than_the_fastest_downlink() -> None:
+    links = measured(1.0, 0.5)
+    add_uplinks(links, 60.0, 4.0)
+    assert links.costs(NAMES).push_n.tolist() == [1, 1]
+
+
+def test_an_uplink_keeps_its_cost_while_its_speed_hardly_changes() -> None:
+    links = measured(1.0, 1.0)
+    add_uplinks(links, 1.0, 0.25)
+    assert links.costs(NAMES).push_n.tolist() == [1, 4]
+    add_uplinks(links, 1.0, 0.2, steps=40)
+    assert links.costs(NAMES).push_n.tolist() == [1, 4]
+    add_uplinks(links, 1.0, 0.1, steps=40)
+    assert links.costs(NAMES).push_n.tolist() == [1, 2**3.25]
+
+
+def test_a_state_saved_before_uplinks_were_measured_is_read() -> None:
+    old = msgspec.json.decode(b'{"gbits": [1.0, 1.0], "transfers": 4, "slower": 0.0}', type=LinkState)
+    slow = msgspec.json.decode(b'{"gbits": [0.125, 0.125], "transfers": 4, "slower": 3.0}', type=LinkState)
+    links = MeasuredLinks()
+    links.load({"a": old, "b": slow})
+    costs = links.costs(NAMES)
+    assert costs.pull_n.tolist() == costs.push_n.tolist() == [1, 8]
+    add_uplinks(links, 1.0, 0.0625)
+    again = MeasuredLinks()
+    again.load(links.save())
+    assert again.costs(NAMES).push_n.tolist() == [1, 16]

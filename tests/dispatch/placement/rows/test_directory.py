@@ -506,6 +506,11 @@ def test_the_busier_way_of_a_link_counts_pushes_or_pulls_and_all_reduced_rows_be
     assert traffic.whole_rows(0.5).tolist() == [2 + 1.5, 3.5]
     assert traffic.busier_way(0.5).tolist() == [2.0, 3.5]
     assert replace(traffic, reduced=4).busier_way(0.5).tolist() == [2.0 + 2.0, 3.5 + 2.0]
+    ratio_n = np.array([3.0, 0.5])
+    up_n = traffic.owned_push + 0.5 * (traffic.pushes - traffic.owned_push)
+    down_n = traffic.full_pull + 0.5 * (traffic.miss_pull - traffic.full_pull)
+    assert traffic.busier_way(0.5, ratio_n).tolist() == np.maximum(ratio_n * up_n, down_n).tolist() == [6.0, 3.5]
+    assert traffic.whole_rows(0.5, ratio_n).tolist() == (down_n + ratio_n * up_n).tolist()
 
 
 def test_smaller_rows_count_by_their_size_except_for_parts() -> None:

@@ -19,6 +19,7 @@ from dispatch.commands.client import ask
 from dispatch.commands.supervision import AGENT, ListProcesses, StartWorker, StopWorker, WorkerEnding, WorkerStarted
 from dispatch.errors import CommandRefused
 from infra.base.files import SOCKETS
+from infra.base.link_gbit import LinkGbit
 from infra.base.wire import Codec, Refused, connect, receive
 from infra.run.agent.agent import Agent
 from infra.run.agent.sockets import SOCKET
@@ -32,7 +33,7 @@ COMMON: dict[str, Any] = {"run": RUN, "generation": -1, "step": -1}
 PATIENCE_MILLISECONDS = 30_000
 
 
-def sleeper(name: str, _link_gbit: float = 0.0, may_finish: bool = True) -> ProcessSpec:
+def sleeper(name: str, _link: LinkGbit | None = None, may_finish: bool = True) -> ProcessSpec:
     return ProcessSpec(name, ["sleep", "60"], may_finish=may_finish, essential=False)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.base.errors import ProcessFailed
+from infra.base.link_gbit import LinkGbit
 from infra.base.process import Stop
 from infra.run.agent import remote
 from infra.run.agent.remote import AgentJob, remote_worker, run_agent
@@ -15,14 +16,14 @@ from infra.run.supervision.child import ProcessSpec
 
 
 def job(folder: Path, workers: int = 2) -> AgentJob:
-    return AgentJob(load_settings(folder=folder), "tcp://10.0.0.4:5500", "edge-", [0.5] * workers)
+    return AgentJob(load_settings(folder=folder), "tcp://10.0.0.4:5500", "edge-", [LinkGbit.of(0.5)] * workers)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Has every worker run this code instead; its name is its first argument."""
 
-    def instead(settings: Settings, dispatcher: str, name: str, link_gbit: float) -> ProcessSpec:
-        spec = remote_worker(settings, dispatcher, name, link_gbit)
+    def instead(settings: Settings, dispatcher: str, name: str, link: LinkGbit) -> ProcessSpec:
+        spec = remote_worker(settings, dispatcher, name, link)
         argv = [sys.executable, "-c", code, name, str(settings.folder)]
         return replace(spec, argv=argv, endpoint_file=None, max_restarts=1, backoff_seconds=0.01)
 
@@ -31,9 +32,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def test_a_remote_worker_joins_the_dispatcher_with_the_agent_s_settings(tmp_path: Path) -> None:
     settings = load_settings(folder=tmp_path)
-    spec = remote_worker(settings, "tcp://10.0.0.4:5500", "edge-0", 0.5)
+    spec = remote_worker(settings, "tcp://10.0.0.4:5500", "edge-0", LinkGbit(0.5, 0.05))
     told = " ".join(spec.argv if not callable(spec.argv) else ())
-    for part in (f"--run {tmp_path}", "--name edge-0", "--dispatcher tcp://10.0.0.4:5500", "--link 0.5"):
+    for part in (f"--run {tmp_path}", "--name edge-0", "--dispatcher tcp://10.0.0.4:5500", "--link 0.5 --uplink 0.05"):
         assert part in told
     assert (spec.restart, spec.essential, spec.needs) == ("on_failure", False, ())
 
