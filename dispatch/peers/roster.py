@@ -86,7 +86,7 @@ class Roster:
         leaving = set() if self.is_replaying else self._leaving
         staying = [m for m in self.members if self._ready.get(m.name) == m and m.name not in leaving]
         names = {member.name for member in self.members} | leaving
-        newcomers = [self._ready[name] for name in sorted(self._ready, key=by_number) if name not in names]
+        newcomers = [self._ready[name] for name in sorted(self._ready.keys() - names, key=by_number)]
         return (*(staying or (self.members if newcomers else ())), *newcomers)
 
     @property

@@ -9,6 +9,7 @@ clicks. A figure that is not defined yet (no samples, only one class) is None.
 
 from dataclasses import dataclass, replace
 from math import nan
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,6 +76,8 @@ class Prequential:
 
     def __init__(self, recent_samples: int = RECENT_SAMPLES) -> None:
         self._sums = _nothing()
+        self._latest = _nothing()
+        """Room for the sums of the latest samples."""
         self._logits = np.zeros(recent_samples)
         self._labels = np.zeros(recent_samples)
         self._weights: NDArray[np.float64] | None = None
@@ -114,7 +117,8 @@ class Prequential:
         """Over the latest samples, as many as are kept."""
         filled = min(self._seen, len(self._logits))
         weights = None if self._weights is None else self._weights[:filled]
-        return measure(_add_up(_nothing(), self._logits[:filled], self._labels[:filled], weights))
+        self._latest.counts_2K[:] = 0
+        return measure(_add_up(self._latest, self._logits[:filled], self._labels[:filled], weights))
 
     def mark(self) -> ScoreSums:
         """The sums up to now, for since()."""
@@ -162,23 +166,23 @@ def recent_quality(state: PrequentialState, samples: int) -> Quality:
 
 def measure(sums: ScoreSums) -> Quality:
     """The quality computed from the sums."""
-    misses, clicks = (int(count) for count in sums.counts_2K.sum(axis=1))
-    weighed_2K = sums.counts_2K if sums.weights_2K is None else sums.weights_2K
-    clicked = float(weighed_2K[1].sum())
-    total = float(weighed_2K[0].sum()) + clicked
+    seen = of_counts = _figures(sums.counts_2K)
+    if sums.weights_2K is not None:
+        seen = _figures(sums.weights_2K)
+    total = seen.misses + seen.clicks
     logloss = sums.loss / total if total else None
-    entropy = _entropy(clicked / total) if total else 0.0
+    entropy = _entropy(seen.clicks / total) if total else 0.0
     return Quality(
-        samples=misses + clicks,
-        clicks=clicks,
+        samples=int(of_counts.misses + of_counts.clicks),
+        clicks=int(of_counts.clicks),
         logloss=logloss,
-        auc=auc_of(weighed_2K),
-        accuracy=_rightly_sided(weighed_2K) / total if total else None,
+        auc=seen.auc,
+        accuracy=seen.rightly_sided / total if total else None,
         normalized_entropy=logloss / entropy if logloss is not None and entropy > 0 else None,
-        calibration=sums.predicted / clicked if clicked else None,
+        calibration=sums.predicted / seen.clicks if seen.clicks else None,
         predicted_clicks=sums.predicted,
         not_finite=sums.not_finite,
-        weights=None if sums.weights_2K is None else _weight_figures(total, clicked, sums.squares),
+        weights=None if sums.weights_2K is None else _weight_figures(total, seen.clicks, sums.squares),
     )
 
 
@@ -186,19 +190,44 @@ def _weight_figures(total: float, clicks: float, squares: float) -> WeightFigure
     return WeightFigures(total=total, clicks=clicks, effective_samples=total**2 / squares if squares else 0.0)
 
 
-def _rightly_sided(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> float:
+class Figures(NamedTuple):
+    """What follows from counts, or weights, per class and bin."""
+
+    misses: float
+    clicks: float
+    rightly_sided: float
     """Samples without a click below a half, and with one from there on."""
-    return float(counts_2K[0, :HALF].sum() + counts_2K[1, HALF:].sum())
+    right_pairs: float
+    """(click, no click) pairs in the right order, pairs of one bin counting half."""
+
+    @property
+    def auc(self) -> float | None:
+        """Share of the pairs in the right order."""
+        pairs = self.misses * self.clicks
+        return self.right_pairs / pairs if pairs else None
+
+
+def _figures(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> Figures:
+    return Figures(*_pass(counts_2K))
+
+
+@kernel
+def _pass(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """One pass over all bins: many statuses a second are made of them."""
+    misses = clicks = rightly_sided = right_pairs = 0.0
+    for k in range(counts_2K.shape[1]):
+        missed = float(counts_2K[0, k])
+        clicked = float(counts_2K[1, k])
+        right_pairs += clicked * (misses + 0.5 * missed)
+        misses += missed
+        clicks += clicked
+        rightly_sided += missed if k < HALF else clicked
+    return misses, clicks, rightly_sided, right_pairs
 
 
 def auc_of(counts_2K: NDArray[np.int64] | NDArray[np.float64]) -> float | None:
     """Share of (click, no click) pairs in the right order, pairs of one bin counting half."""
-    misses_K, clicks_K = counts_2K
-    pairs = float(misses_K.sum()) * float(clicks_K.sum())
-    if pairs == 0:
-        return None
-    lower_K = np.cumsum(misses_K) - 0.5 * misses_K
-    return float((clicks_K * lower_K).sum()) / pairs
+    return _figures(counts_2K).auc
 
 
 def auc_reference(logits_B: NDArray[np.floating], labels_B: NDArray[np.floating]) -> float:
