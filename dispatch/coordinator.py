@@ -441,7 +441,8 @@ class Coordinator:
         served = self.snapshots.status()
         training = self.training
         counts = {"keys": training.keys, "chunks": training.chunks}
-        measured = {"over_time": training.over_time.report(), "drift": training.drift.status}
+        over_time, drift = training.measured_over_time()
+        measured = {"over_time": over_time, "drift": drift}
         status = msgspec.structs.replace(known, served=served, troubles=troubles, **counts, **measured)
         return self.steering.describe(status, self.commands.desired, self.training.names, self.journal.cursor)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from dispatch.checkpoints.search import UsableCheckpoint
 from dispatch.checkpoints.state import DispatcherState, Trained
@@ -41,11 +42,14 @@ from dispatch.progress.feedback import Feedback, WorkerLink
 from dispatch.progress.newest import NewestSamples
 from dispatch.progress.over_time import OverTime
 from dispatch.progress.probes import LinkProbes
+from dispatch.progress.quality import DriftStatus, QualityOverTime
 from dispatch.progress.status import ChoiceStatus, ChunkCounts, KeyCounts
 from dispatch.progress.underway import OrderedRound, RoundsUnderway
 from dispatch.protocol import Probed
 from infra.base.link_gbit import LinkGbit
+from infra.base.rest import LeftOver
 from ingest.keys import rare_keys
+from ingest.samples import Samples
 from ps.phases import FLUSH
 
 
@@ -74,12 +78,14 @@ class Training:
         pruning = None if checkpoint is None else checkpoint.state.decided.pruning
         self.pruner = Pruner(job.prune_terms(), pruning or PrunerState())
         self.accounts = Accounts(job.run, job.dispatch.policy, job.mark_at, job.schema.more_labels)
-        self.over_time = OverTime(job.quality.places(job.schema), job.quality.slice_values, job.quality.window_samples)
+        self._over_time = OverTime(job.quality.places(job.schema), job.quality.slice_values, job.quality.window_samples)
         """Quality in windows and slices."""
         quality = job.quality
         terms_of_drift = DriftTerms(quality.label_change, quality.field_change, quality.window_samples)
-        self.drift = Drift(terms_of_drift, job.schema)
+        self._drift = Drift(terms_of_drift, job.schema)
         """Changes of the click rate and of fields."""
+        self._measuring = LeftOver()
+        """What the two have not added yet."""
         self.feedback = Feedback(job.dispatch, needs.elastic, job.row_bytes, job.server_gbit)
         self._probes = LinkProbes(job.dispatch.probe_seconds)
         self.underway = RoundsUnderway()
@@ -118,22 +124,23 @@ class Training:
         self._ring_times.load(state.trained.ring_sets)
         self.hub_or_ring = HubOrRing(state.trained.hub_or_ring)
         if state.trained.over_time is not None:
-            self.over_time.load(state.trained.over_time)
+            self._over_time.load(state.trained.over_time)
         if state.trained.drift is not None:
-            self.drift.load(state.trained.drift)
+            self._drift.load(state.trained.drift)
         if state.decided.decisions is not None:
             self.accounts.decisions.load(state.decided.decisions)
 
     def trained(self) -> Trained:
         """Returns what a checkpoint stores about training once its flush is complete."""
+        self._measuring.wait()
         return Trained(
             accounts=self.accounts.save(),
             links=self.feedback.save(),
             sets=self._set_times.save(),
             ring_sets=self._ring_times.save(),
             hub_or_ring=self.hub_or_ring.save(),
-            over_time=self.over_time.save(),
-            drift=self.drift.save(),
+            over_time=self._over_time.save(),
+            drift=self._drift.save(),
         )
 
     @property
@@ -164,6 +171,11 @@ class Training:
             pruned=state.pruned,
             brought_back=state.brought_back,
         )
+
+    def measured_over_time(self) -> tuple[QualityOverTime, DriftStatus]:
+        """Quality in windows and slices, and changes of the click rate and of fields."""
+        self._measuring.wait()
+        return self._over_time.report(), self._drift.status
 
     @property
     def decider(self) -> Decider:
@@ -313,8 +325,7 @@ class Training:
             self.accounts.add_labels(done.more_logits_BL(), done.samples.more_labels_BL, done.weights_B)
         if done.samples is not None:
             self.newest.add(done.samples, logits_B)
-            self.over_time.add(done.step, done.samples, logits_B)
-            self.drift.add(done.step, done.samples)
+            self._measure(done.step, done.samples, logits_B)
         if was_finite and quality.not_finite:
             hint = "predictions are not finite; lower rows.rate, rows.wide_rate or model.dense_rate"
             names = [self._members[worker].name for worker in done.diverged]
@@ -326,6 +337,15 @@ class Training:
         self._try_replicas(done.step, seconds)
         clicks = int(np.count_nonzero(done.labels_B))
         return StepFigures(time(), seconds, done.decide_seconds, samples, clicks, loss, done.moved_bytes())
+
+    def _measure(self, step: int, samples: Samples, logits_B: NDArray[np.float32]) -> None:
+        """Adds a step to what is measured over time; nobody waits for it before the next status."""
+
+        def add() -> None:
+            self._over_time.add(step, samples, logits_B)
+            self._drift.add(step, samples)
+
+        self._measuring.leave(add, len(samples))
 
     def _choose_hub_or_ring(self, step: int, seconds: float) -> None:
         """Compares the hub with a ring; a change waits for the next generation, which starts at once."""

@@ -12,7 +12,7 @@ in the simulator and in tests. For each step it says exactly which worker pushes
 
 Between 2 and 3, within a budget, owners push rows that nobody needs yet (dispatch/placement/rows/behind.py).
 
-The plan of a step does not depend on 3, so 3 is done while the plan is on its way (dispatch/placement/rows/rest.py).
+The plan of a step does not depend on 3, so 3 is done while the plan is on its way (infra.base.rest.py).
 
 Transfers of rows that the step before did not train are marked as early (dispatch/placement/rows/plan.py).
 
@@ -61,7 +61,6 @@ from dispatch.placement.rows.moves import (
 )
 from dispatch.placement.rows.plan import RoundPlan, make_round
 from dispatch.placement.rows.replicas import COLD, Replicas, give_up, set_clean, set_replicated
-from dispatch.placement.rows.rest import LeftOver
 from dispatch.placement.rows.states import (
     CLEAN,
     REPLICATED,
@@ -78,6 +77,7 @@ from dispatch.placement.rows.states import (
 from dispatch.placement.rows.uses import Uses, make_uses
 from infra.base.hashing import EMPTY
 from infra.base.kernels import ranges_for
+from infra.base.rest import LeftOver
 
 Synchronisation = Literal["on_demand", "full"]
 """Whether an update is pushed when another worker needs the row, or always in the step after it."""

@@ -1,36 +1,12 @@
 """The rest of a decision, done while its order is on its way."""
 
-import threading
-
 import numpy as np
 import pytest
 
-from dispatch.placement.rows import rest
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import Index
-from dispatch.placement.rows.rest import SMALLEST, LeftOver
+from infra.base import rest
 from infra.base.distinct import number_keys
-
-
-def test_little_work_is_done_at_once_and_much_by_another_thread() -> None:
-    left, threads = LeftOver(), list[str]()
-    for rows in (SMALLEST - 1, SMALLEST):
-        left.leave(lambda: threads.append(threading.current_thread().name), rows)
-    left.wait()
-    assert threads[0] == threading.current_thread().name
-    assert threads[1].startswith("rest-of-decision")
-
-
-def test_an_error_is_raised_where_the_result_is_needed_and_only_once() -> None:
-    left = LeftOver()
-    left.leave(_fail, SMALLEST)
-    with pytest.raises(ValueError, match="of the other thread"):
-        left.wait()
-    left.wait()
-
-
-def _fail() -> None:
-    raise ValueError("of the other thread")
 
 
 def test_plans_do_not_depend_on_who_does_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The rest of a decision: what nobody waits for, done by another thread while the order is on its way.
+"""What nobody waits for yet, as the rest of a decision while its order is on its way, done by another thread.
 
 The result is the same as if it were done at once, since everything that depends on it waits for it.
 """
@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
 SMALLEST = 4096
-"""Rows of a batch below which handing over takes about as long as the work itself."""
+"""Rows, or samples, below which handing over takes about as long as the work itself."""
 
 
 @cache
 def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "rest-of-decision")
+    return ThreadPoolExecutor(1, "rest")
 
 
 os.register_at_fork(after_in_child=_thread.cache_clear)
@@ -26,13 +26,13 @@ class LeftOver:
     def __init__(self) -> None:
         self._left: Future[None] | None = None
 
-    def leave(self, work: Callable[[], None], rows: int) -> None:
-        """Has work on so many rows done, here if they are few, otherwise by the other thread; waits for earlier work.
+    def leave(self, work: Callable[[], None], size: int) -> None:
+        """Has work of that size done, here if it is small, otherwise by the other thread; waits for earlier work.
 
         The work must not call ``wait``.
         """
         self.wait()
-        if rows < SMALLEST:
+        if size < SMALLEST:
             work()
         else:
             self._left = _thread().submit(work)
