@@ -238,4 +238,5 @@ class Stay:
     def _is_hopeless(self) -> bool:
         """Whether the trial has cost what it may, and takes longer than the rival still."""
         has_begun = bool(self._seconds) or (self._newest > FAR_SLOWER * self.rival and not self.is_clear)
-        return has_begun and self._lost > self.may_lose and self._newest > self.rival
+        usual = median(self._seconds or [self._newest])  # single steps may take several times as long in any set
+        return has_begun and self._lost > self.may_lose and min(self._newest, usual) > self.rival

@@ -75,6 +75,9 @@ def test_the_first_steps_of_a_set_end_neither_a_trial_nor_a_return_to_it() -> No
     assert not trial.is_known, "the first steps of a set are left out"
     trial.add(12, 3.0)
     assert trial.is_known, "it has cost what it may"
+    for step, seconds in ((13, 0.5), (14, 0.6), (15, 0.5), (16, 3.0)):
+        trial.add(step, seconds)
+    assert not trial.is_known, "a single step says little about a set whose others are faster"
     slow_again = Stay(frozenset("ab"), began=10, is_first=False, known=1.0)
     for step in range(12, 15):
         slow_again.add(step, 2.0)

@@ -48,6 +48,8 @@ class World:
     """standard deviation of a step's time, as a share of it"""
     drift: float = 0.0
     """the same of the whole machine's speed, which wanders over DRIFT_STEPS"""
+    odd: float = 0.0
+    """share of steps of several workers that take up to four times as long, because one of them waits for a core"""
     change_over: float = 0.0
     """of the first two steps of another set, while orders and weights change hands"""
     seed: int = 0
@@ -91,6 +93,8 @@ class World:
         self._before = tuple(members_n)
         kept = 1 - 1 / DRIFT_STEPS
         self._pace = kept * self._pace + (1 - kept**2) ** 0.5 * self.drift * self._random.normal()
+        if self.odd and count > 1 and self._random.random() < self.odd:
+            seconds *= 1 + 3 * self._random.random()
         return float(seconds * np.exp(self._pace + self.noise * self._random.normal()))
 
     def model(self, members_n: Bool) -> StepModel:
