@@ -50,7 +50,9 @@ export function merged(status, listed, last, fault) {
       state: isNamed(fault, name) ? "lost" : stateOf(worker, answer),
       process: answer?.process ?? null,
       gbit,
+      uplink: (answer ? answer.uplink_gbit : worker?.uplink_gbit) ?? null,
       measured: worker?.measured_gbit ?? null,
+      measuredUp: worker?.measured_uplink_gbit ?? null,
       share: now && total ? now.samples / total : null,
       moved,
       load: moved !== null && gbit ? (8 * moved) / (gbit * 1e9) : null,
@@ -149,8 +151,8 @@ export function drawWorkers(workers, canControl, onAct) {
     return element("tr", { "data-worker": worker.name, "data-state": worker.state },
       element("th", { scope: "row" }, worker.name),
       element("td", {}, element("span", { class: `pill ${look}`, title: why }, word), worker.process && worker.process !== "ready" ? element("span", { class: "wide" }, ` process ${worker.process}`) : ""),
-      element("td", { class: "number wide" }, worker.gbit ? `${worker.gbit} Gbit/s` : "no limit"),
-      element("td", { class: "number wide" }, worker.measured ? `${worker.measured.toPrecision(2)} Gbit/s` : "–"),
+      element("td", { class: "number wide" }, worker.gbit ? `${bothWays(worker.gbit, worker.uplink)} Gbit/s` : "no limit"),
+      element("td", { class: "number wide" }, worker.measured ? `${bothWays(worker.measured.toPrecision(2), worker.measuredUp?.toPrecision(2))} Gbit/s` : "–"),
       element("td", { class: "number" }, worker.state === "left" ? "–" : percent(worker.share, 0)),
       element("td", { class: "number wide" }, percent(worker.hits, 0)),
       canControl ? actsOf(worker, onAct) : null);
@@ -160,6 +162,9 @@ export function drawWorkers(workers, canControl, onAct) {
     element("tbody", {}, ...rows));
   if (focused) table.querySelector(`[data-act="${CSS.escape(focused)}"]`)?.focus();
 }
+
+/** The speeds of both directions of a link, down first; once if they are equal. */
+const bothWays = (down, up) => (up && up !== down ? `${down} / ${up}` : `${down}`);
 
 function actsOf(worker, onAct) {
   if (worker.state === "left") return element("td", { class: "acts" });

@@ -101,6 +101,8 @@ class StatusPublisher:
         meter.gauge("worker_parked", int(worker.is_parked), worker=name)
         if worker.measured_gbit is not None:
             meter.gauge("link_bytes_per_second", worker.measured_gbit * BYTES_OF_A_GBIT, worker=name)
+        if worker.measured_uplink_gbit is not None:
+            meter.gauge("uplink_bytes_per_second", worker.measured_uplink_gbit * BYTES_OF_A_GBIT, worker=name)
 
     def _set_gauges_of_window(self, window: QualityWindow) -> None:
         meter = self._meter

@@ -77,7 +77,8 @@ METRICS = (
     _metric("decisions_shortened_total", "counter", DISPATCHER, "Decisions that were shortened to meet the deadline."),
     _metric("deadline_misses_total", "counter", DISPATCHER, "Decisions that took longer than the workers were busy."),
     _metric("alpha", "gauge", DISPATCHER, "Share of exact assignment in force, from 0 to 1."),
-    _metric("link_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's link.", "worker"),
+    _metric("link_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's downlink.", "worker"),
+    _metric("uplink_bytes_per_second", "gauge", DISPATCHER, "Measured speed of a worker's uplink.", "worker"),
     _metric("worker_parked", "gauge", DISPATCHER, "1 if a worker is parked (gets no samples), else 0.", "worker"),
     # ── traffic ───────────────────────────────────────────────────────────────────────────────────────────────────────
     _metric(

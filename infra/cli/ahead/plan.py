@@ -85,6 +85,8 @@ def plan(
     console.print(plan_table(made.result))
     for line in plan_lines(made.result):
         console.print(Text(line))
+    if settings.dispatch.uplinks_gbit:
+        console.print(Text("dispatch.uplinks_gbit is not in this plan: uplinks count as fast as downlinks"))
     if json_file is not None:
         write_whole(json_file, msgspec.json.format(msgspec.json.encode(made.result)).decode() + "\n")
     if plot is not None:

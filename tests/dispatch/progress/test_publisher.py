@@ -16,7 +16,10 @@ STATUS = Status(
     quality=Quality(samples=10, auc=0.75),
     events=EventCounts(lag=7),
     fields=FieldsStatus(present={"user": 0.5, "item": 0.0}, absent=("item",)),
-    workers=(WorkerStatus(name="a", measured_gbit=0.5, traffic=MOVED), WorkerStatus(name="b", is_parked=True)),
+    workers=(
+        WorkerStatus(name="a", measured_gbit=0.5, measured_uplink_gbit=0.05, traffic=MOVED),
+        WorkerStatus(name="b", is_parked=True),
+    ),
 )
 
 
@@ -41,6 +44,8 @@ def test_known_figures_are_gauges_and_unknown_ones_are_left_out() -> None:
     assert values == [7, 2, 0.75, None]
     speeds = [registry.get_sample_value("freshet_link_bytes_per_second", {"worker": name}) for name in "ab"]
     assert speeds == [62_500_000, None]
+    uplinks = [registry.get_sample_value("freshet_uplink_bytes_per_second", {"worker": name}) for name in "ab"]
+    assert uplinks == [6_250_000, None]
     assert [registry.get_sample_value("freshet_worker_parked", {"worker": name}) for name in "ab"] == [0, 1]
     shares = [registry.get_sample_value("freshet_field_present_ratio", {"field": name}) for name in ("user", "item")]
     assert (shares, registry.get_sample_value("freshet_fields_absent")) == ([0.5, 0.0], 1)

@@ -41,7 +41,8 @@ def test_a_file_of_events_is_planned_for_and_drawn(tmp_path: Path) -> None:
 def test_the_topic_of_a_run_is_planned_for_with_its_settings(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     own = ["stream.schema_name=movielens", "stream.batch=32", f"stream.folder={tmp_path / 'log'}", "dispatch.workers=2"]
-    settings = load_settings(None, own, folder=folder)
+    links = ["dispatch.links_gbit=1,1", "dispatch.uplinks_gbit=0.1,0.1"]
+    settings = load_settings(None, [*own, *links], folder=folder)
     write_topic(settings.stream, made_up_samples(settings.event_schema, 300))
     store_settings(settings)
     output = tmp_path / "plan.json"
@@ -52,6 +53,7 @@ def test_the_topic_of_a_run_is_planned_for_with_its_settings(tmp_path: Path) -> 
     assert [each["policy"] for each in plan["candidates"]] == ["round_robin", "esd:1"]
     assert plan["candidates"][0]["ms"]["compute"] > 0
     assert "measured here on" in plan["compute"]
+    assert "uplinks count as fast as downlinks" in ended.stdout
 
 
 def test_made_up_events_do_where_there_are_none(tmp_path: Path) -> None:
