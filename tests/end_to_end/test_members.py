@@ -12,6 +12,7 @@ from dispatch.peers.roster import Roster
 from dispatch.placement.rows.directory import Directory
 from infra.base.process import Stop
 from ingest.letters.embedded import read_dead_letters
+from ingest.streams.position import Position
 from ps.config import CheckpointConfig, RowConfig
 from tests.end_to_end.conftest import WriteTopic
 from tests.end_to_end.interrupting import golden, interrupt
@@ -43,8 +44,12 @@ ROWS = RowConfig(dim=4)
 def expect_whole(plan: Plan, result: Result) -> None:
     """Ranges tile, each rejected event is one letter, and the model is that of a replay of the journal."""
     history = history_of(plan)  # which is strict about ranges
-    letters = [(x.partition, x.offset, x.index) for x in read_dead_letters(plan.stream.folder)]
-    assert len(set(letters)) == len(letters) == sum(step.manifest.rejected for step in history.steps) > 0
+    letters = [(x.partition, Position(x.offset, x.index)) for x in read_dead_letters(plan.stream.folder)]
+    # discarded steps may have written letters of events that nobody has come to again when the run is stopped
+    ends = history.positions
+    trained = [(partition, at) for partition, at in letters if at < ends[partition] or not history.timeline]
+    assert len(set(letters)) == len(letters)
+    assert len(trained) == sum(step.manifest.rejected for step in history.steps) > 0
     again = golden(plan, workers=history.workers, policy="random")
     replayed = train(again)
     assert digests(again, replayed) == digests(plan, result)

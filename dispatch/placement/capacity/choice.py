@@ -37,6 +37,12 @@ FIRST_STEPS = 8
 """Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
 AT_FIRST = 64
 """Steps for which that holds: from the start of a generation, or after the current set has become slower."""
+PROMISING = 2.0
+"""A set of a size that doubles is tried once at first, whatever other trials have cost, if it should be so many times
+as fast as the fastest.
+"""
+PROMISED = 4
+"""Time, in steps of the set before, that such a trial may cost in any case."""
 WON_BACK = 64
 """After the current set has become slower, trials may cost what its former time would win back in so many steps: rows
 and weights that its workers own may have to leave over the very link that is slow.
@@ -96,6 +102,8 @@ class MeasuredChoice(Participation):
         """The step at which that was noticed."""
         self._slowed_n = self.taking_part_n
         """Who took part then."""
+        self._times_left = 0
+        """How often they have been left since."""
 
     def allow(self, may_park_n: Bool) -> None:
         """Sets who may be parked from now on; if others take part for that reason, their set is measured again."""
@@ -221,6 +229,7 @@ class MeasuredChoice(Participation):
             self._slow_since = step
             self._first_until = step + AT_FIRST
             self._first_lost = 0.0
+            self._times_left = 0
 
     @property
     def _is_slow(self) -> bool:
@@ -247,18 +256,20 @@ class MeasuredChoice(Participation):
             before = self._stay.seconds
             rival = min(before, self._fastest)
             self._times.leave(self._stay.members)
+            self._times_left += self._stay.members == self._names_of(self._slowed_n)
         known = self._known(model, members_n)
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
         # one worker may have to wait for all that others own; it is given the time to show whether that pays
         is_alone = int(members_n.sum()) == 1 and before < float("inf")
         is_clear = is_alone and (SLOWED * expected < before or self._was_cold(members_n, expected))
+        least = PROMISED * before if known is None and step <= self._first_until and before < float("inf") else 0.0
         self._stay = Stay(
             self._names_of(members_n),
             step,
             is_first=False,
             rival=rival,
-            may_lose=max(self._may_lose(step), WON_BACK * (before - expected) if is_clear else 0.0),
+            may_lose=max(self._may_lose(step), WON_BACK * (before - expected) if is_clear else 0.0, least),
             known=float("inf") if known is None else known.seconds,
             is_clear=is_clear,
         )
@@ -325,8 +336,11 @@ class MeasuredChoice(Participation):
         known = self._known(model, members_n)
         if known is None:
             likely = by_model + self._beyond(model, members_n)
+            is_one_of_few = self._is_tried_at_first(members_n)
             if self._may_lose_at_first(step) > 0.0:
-                return at_best if self._is_tried_at_first(members_n) else likely
+                return at_best if is_one_of_few else likely
+            if is_one_of_few and step <= self._first_until and self._is_promising(members_n, at_best):
+                return at_best
             is_clear = SLOWED * likely < self._stay.seconds and self._wins_back(likely)
             can_afford = self._can_afford(likely) or (self._may_differ(members_n, step) and is_clear)
             return at_best if can_afford else float("inf")
@@ -334,6 +348,8 @@ class MeasuredChoice(Participation):
             return min(known.seconds, at_best)
         if known.is_due(step) and self._can_afford(known.seconds):
             return min(known.seconds, at_best)
+        if self._may_return(members_n, known) and self._may_lose_at_first(step) > 0.0:
+            return self._fast
         if self._is_slow:
             return min(known.seconds, at_best) if may_be_fast and known.step < self._slow_since else known.seconds
         # Of a set that has won, an old time of another one says little: the whole machine may have been faster then.
@@ -342,6 +358,22 @@ class MeasuredChoice(Participation):
         # A trial has to be clearly faster than what was there before: eight steps say no more than that.
         in_favour = 1 - MIN_IMPROVEMENT if self._stay.is_trial and step > self._first_until else 1.0
         return in_favour * known.seconds if known.is_fresh(step) else float("inf")
+
+    def _may_return(self, members_n: Bool, known: SetTime) -> bool:
+        """Whether these are the workers that have become a little slower, perhaps by chance, and were left for others
+        that are slower than they were: they are tried once more.
+        """
+        assert self._stay is not None
+        was_left = self._fast < float("inf") and bool((members_n == self._slowed_n).all())
+        is_mild = known.seconds < FAR_LONGER * self._fast
+        is_first_time = self._times_left == 1
+        return was_left and is_mild and is_first_time and self._stay.has_won
+
+    def _is_promising(self, members_n: Bool, seconds: float) -> bool:
+        """Whether a set should be far faster than any that is known, and larger ones are at least not far slower."""
+        size = int(members_n.sum())
+        larger = [time.seconds for members, time in self._times.within(self._names).items() if len(members) > size]
+        return PROMISING * seconds < self._fastest and min(larger, default=float("inf")) < SAME_INPUT * self._fastest
 
     def _is_tried_at_first(self, members_n: Bool) -> bool:
         """Whether a set is one of the few that a run begins with: sizes that double, and all."""

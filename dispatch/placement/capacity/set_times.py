@@ -28,7 +28,9 @@ SAME_INPUT = 1.5
 DISAPPOINTED = 3
 """Steps that are enough to judge a set if all of them are much slower than the set was before."""
 FAR_SLOWER = 4.0
-"""A trial with a step that takes this many times the rival's is ended at once, even in its first steps."""
+"""A trial whose first steps take this many times as long as the rival's is ended at once."""
+HOPELESS = 10.0
+"""A trial with a step that takes this many times the rival's is ended with its very first one."""
 SLOWED = 1.3
 """A set that takes this many times its fastest median since it won is compared with all others again."""
 LEAST_WAIT = 64
@@ -237,6 +239,8 @@ class Stay:
     @property
     def _is_hopeless(self) -> bool:
         """Whether the trial has cost what it may, and takes longer than the rival still."""
-        has_begun = bool(self._seconds) or (self._newest > FAR_SLOWER * self.rival and not self.is_clear)
+        are_far_slower = len(self._first) >= LEFT_OUT and min(self._first) > FAR_SLOWER * self.rival
+        is_over = are_far_slower or self._newest > HOPELESS * self.rival
+        has_begun = bool(self._seconds) or (is_over and not self.is_clear)
         usual = median(self._seconds or [self._newest])  # single steps may take several times as long in any set
         return has_begun and self._lost > self.may_lose and min(self._newest, usual) > self.rival

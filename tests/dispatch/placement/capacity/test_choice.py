@@ -65,6 +65,13 @@ def test_the_choice_holds_on_a_machine_whose_speed_wanders_and_where_changing_se
     assert np.median([len(run.changes) for run in runs]) <= 8
 
 
+def test_single_steps_that_take_long_hide_no_faster_set() -> None:
+    crowded = World((0.0005,) * 8, compute=0.145, shared=0.13, late=0.01, crowded=0.02, decide_several=0.02)
+    noisy = replace(crowded, odd=0.2, noise=0.12, drift=0.1, change_over=0.05)
+    worlds = [replace(noisy, seed=seed) for seed in range(24)]
+    assert np.mean([regret(world, drive(world, STEPS))[0] for world in worlds]) > 0.93
+
+
 def test_the_first_steps_of_a_set_end_neither_a_trial_nor_a_return_to_it() -> None:
     stay = Stay(frozenset("ab"), began=10, is_first=False)
     stay.add(10, 5.0)
@@ -84,7 +91,12 @@ def test_the_first_steps_of_a_set_end_neither_a_trial_nor_a_return_to_it() -> No
     assert slow_again.is_known, "it is much slower than it was"
     far_slower = Stay(frozenset("ab"), began=10, is_first=False, rival=1.0)
     far_slower.add(10, 5.0)
+    assert not far_slower.is_known, "a single step"
+    far_slower.add(11, 5.0)
     assert far_slower.is_known
+    hopeless = Stay(frozenset("ab"), began=10, is_first=False, rival=1.0)
+    hopeless.add(10, 11.0)
+    assert hopeless.is_known
 
 
 def test_what_was_measured_of_a_set_holds_for_one_like_it() -> None:
