@@ -173,9 +173,10 @@ class Plan:
         return self.rows.of_run(self.batch, self.schema.fields)
 
 
-def link_of(plan: Plan, worker: int) -> Link:
+def link_of(plan: Plan, name: str) -> Link:
     if not plan.links:
         return Link()
+    worker = int(name.split("-")[1])
     return Link(plan.links[worker], uplink_gbit=plan.uplinks[worker] if plan.uplinks else None)
 
 
@@ -355,7 +356,7 @@ def worker_job(plan: Plan, name: str, dispatcher: str) -> WorkerJob:
         crosses=len(plan.schema.crosses),
         pools=plan.schema.pools,
         labels=max(1, len(plan.schema.labels)),
-        link=link_of(plan, int(name.split("-")[1])),
+        link=link_of(plan, name),
         agreement=plan.agreement,
     )
 
