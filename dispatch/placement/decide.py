@@ -196,7 +196,7 @@ class Decider:
             assigned = self._assign(step, rows, self._elastic.safe_capacities(samples, fields), left)
         assignment = assigned.assignment
         plan = assigned.plan
-        sole = self._update_capacities(assignment, plan)
+        sole = self._update_capacities(plan)
         if self._two_fold is not None and self.may_replicate:
             replicated = self._directory.replicated
             costs = self._shared_costs(np.bincount(assignment.worker_B, minlength=capacity_n.size) > 0)
@@ -404,12 +404,12 @@ class Decider:
         change = self._elastic.choose_members(samples, fields, step)
         return self._elastic.capacities(samples, fields), change
 
-    def _update_capacities(self, assignment: Assignment, plan: RoundPlan) -> int | None:
+    def _update_capacities(self, plan: RoundPlan) -> int | None:
         """Updates elastic capacities with what the step moves; returns the sole worker, see Decision."""
         workers = self._directory.workers
         if self._elastic is None:
             return 0 if workers == 1 else None
-        samples_n = np.bincount(assignment.worker_B, minlength=workers)
+        samples_n = np.array(plan.samples)
         moved_n = plan.traffic.busier_way(self._value_share, self._elastic.push_ratio_n)
         shared_n = plan.traffic.busier_way(self._value_share)
         self._elastic.shift_shares(samples_n, plan.traffic.lookups, moved_n, shared_n)

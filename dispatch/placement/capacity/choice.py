@@ -26,13 +26,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dispatch.placement.arrays import Bool
+from dispatch.placement.arrays import I64, Bool
 from dispatch.placement.capacity.participation import MIN_IMPROVEMENT, Participation, SetChange
 from dispatch.placement.capacity.set_times import LEFT_OUT, MEASURED, SAME_INPUT, SLOWED, SetTime, SetTimes, Stay
 from dispatch.placement.capacity.step_model import StepModel
 
 EXPLORED = 0.01
-"""Share of the run's time that trials of sets may cost; tries of parked workers may cost as much again."""
+"""Share of the run's time that trials of sets may cost."""
+TRIED = 0.005
+"""The same of tries of parked workers."""
 FIRST_STEPS = 8
 """Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
 AT_FIRST = 64
@@ -73,7 +75,7 @@ class MeasuredChoice(Participation):
     """Chooses who takes part, step after step, and learns how long steps took."""
 
     goes_by_clock = True
-    try_cost = EXPLORED
+    try_cost = TRIED
 
     def __init__(self, may_park_n: Bool, names: Sequence[str], times: SetTimes) -> None:
         super().__init__(may_park_n)
@@ -131,6 +133,7 @@ class MeasuredChoice(Participation):
         if step % SETTLED_LOOK == 0 or (step % SLOWED_LOOK == 0 and (self._is_slow or self._stay.has_slowed)):
             return False
         self.tried_n = np.full(self._may_park_n.size, False)
+        self._idle_n += ~self.taking_part_n
         self._note(step)
         return True
 
@@ -298,12 +301,10 @@ class MeasuredChoice(Participation):
         The best worker alone, the 2, 4, 8 … fastest, all, one more or less than now, the model's best, and those that
         were measured.
         """
-        order = model.by_speed(self._may_park_n)
+        rank_n = self._rank_n(model)
         now = int(self.taking_part_n.sum())
-        sizes = {*(2**power for power in range(1, order.size.bit_length())), now - 1, now + 1, order.size}
-        rank_n = np.empty(order.size, np.int64)
-        rank_n[order] = np.arange(order.size)
-        sets = [(rank_n < size) | ~self._may_park_n for size in sorted(sizes) if 1 < size <= order.size]
+        sizes = {*(2**power for power in range(1, rank_n.size.bit_length())), now - 1, now + 1, rank_n.size}
+        sets = [(rank_n < size) | ~self._may_park_n for size in sorted(sizes) if 1 < size <= rank_n.size]
         sets.append(model.best(self._may_park_n, self.taking_part_n))
         if (alone_n := model.best_sole(self._may_park_n, self.taking_part_n)) is not None:
             sets.append(alone_n)
@@ -311,6 +312,13 @@ class MeasuredChoice(Participation):
         sets.extend(self._others(model))
         different = {each.tobytes(): each for each in sets if (each != self.taking_part_n).any()}
         return list(different.values())
+
+    def _rank_n(self, model: StepModel) -> I64:
+        """Each worker's place in the order of speed."""
+        order = model.by_speed(self._may_park_n)
+        rank_n = np.empty_like(order)
+        rank_n[order] = np.arange(order.size)
+        return rank_n
 
     def _others(self, model: StepModel) -> list[Bool]:
         """If a set has become slower: the fastest of the other workers, alone and as many."""
@@ -335,7 +343,7 @@ class MeasuredChoice(Participation):
             at_best = min(at_best, by_model - model.time_of(members_n) + as_before)
         known = self._known(model, members_n)
         if known is None:
-            likely = by_model + self._beyond(model, members_n)
+            likely = by_model + _beyond_at(int(members_n.sum()), self._known_sets(model))
             is_one_of_few = self._is_tried_at_first(members_n)
             if self._may_lose_at_first(step) > 0.0:
                 return at_best if is_one_of_few else likely
@@ -421,14 +429,6 @@ class MeasuredChoice(Participation):
         inside = [time for members, time in self._times.within(self._names).items() if members < wanted]
         return max(inside, key=lambda time: len(time.row_seconds)).beyond if inside else 0.0
 
-    def _beyond(self, model: StepModel, members_n: Bool) -> float:
-        """The same, as it is likely: between what it took the next smaller and the next larger known sets."""
-        beyond_at = {0: 0.0}
-        for _, time in self._known_sets(model):
-            beyond_at[len(time.row_seconds)] = time.beyond
-        sizes = sorted(beyond_at)
-        return float(np.interp(int(members_n.sum()), sizes, [beyond_at[each] for each in sizes]))
-
     @property
     def _fastest(self) -> float:
         """Seconds of a step of the fastest known set; infinite if none is known."""
@@ -440,20 +440,18 @@ class MeasuredChoice(Participation):
         If such a set was measured, the clock knows: workers that have nothing to catch up with are not tried.
         """
         now = int(self.taking_part_n.sum())
-        even_at = {len(known.row_seconds): known.seconds for _, known in self._known_sets(model) if known.is_even}
-        even_at[now] = time
+        known_sets = self._known_sets(model)
+        even_at = {len(known.row_seconds): known.seconds for _, known in known_sets if known.is_even} | {now: time}
         sizes = sorted(even_at)
-        order = model.by_speed(self._may_park_n)
+        rank_n = self._rank_n(model)
         evened = model.evened()
 
         def expected(size: int) -> float:
             if size <= sizes[-1]:
                 return float(np.interp(size, sizes, [even_at[each] for each in sizes]))
-            members_n = np.isin(np.arange(order.size), order[:size])
-            return evened.time_of(members_n) + self._beyond(model, members_n)
+            return evened.time_of(rank_n < size) + _beyond_at(size, known_sets)
 
-        larger = range(now + 1, order.size + 1)
-        return min(map(expected, larger), default=float("inf")) < (1 - MIN_IMPROVEMENT) * time
+        return any(expected(size) < (1 - MIN_IMPROVEMENT) * time for size in range(now + 1, rank_n.size + 1))
 
     def _slower_by_tries(self, time: float) -> float:
         """By the clock, once there were some."""
@@ -509,3 +507,12 @@ class MeasuredChoice(Participation):
 
     def _names_of(self, members_n: Bool) -> frozenset[str]:
         return frozenset(name for name, is_member in zip(self._names, members_n, strict=True) if is_member)
+
+
+def _beyond_at(size: int, known_sets: list[tuple[Bool, SetTime]]) -> float:
+    """What a step of so many workers is likely to take beyond the model's expectation: between what it took the next
+    smaller and the next larger of the known sets.
+    """
+    beyond_at = {0: 0.0} | {len(time.row_seconds): time.beyond for _, time in known_sets}
+    sizes = sorted(beyond_at)
+    return float(np.interp(size, sizes, [beyond_at[each] for each in sizes]))

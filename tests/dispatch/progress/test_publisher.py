@@ -84,6 +84,20 @@ def test_the_next_status_is_due_after_a_while(monkeypatch: pytest.MonkeyPatch) -
         publisher.close()
 
 
+def test_gauges_follow_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("dispatch.progress.publisher.monotonic", lambda: now[0])
+    registry, lags = CollectorRegistry(), []
+    with zmq.Context() as context:
+        publisher = StatusPublisher(context, "tcp://127.0.0.1:*", None, Meter(registry))
+        for lag in (7, 6, 5):
+            publisher.publish(msgspec.structs.replace(STATUS, events=msgspec.structs.replace(STATUS.events, lag=lag)))
+            lags.append(registry.get_sample_value("freshet_lag_events"))
+            now[0] += 0.75
+        publisher.close()
+    assert lags == [7, 7, 5]
+
+
 def test_the_newest_window_and_its_slices_are_gauges() -> None:
     registry = CollectorRegistry()
     found = SliceQuality(field="site", key="ff", samples=10, clicks=1, auc=0.6, mean_prediction=0.2, click_rate=0.1)

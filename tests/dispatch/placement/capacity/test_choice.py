@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, MeasuredChoice
+from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, SETTLED_LOOK, TRIED, UNKNOWN_TRY, MeasuredChoice
+from dispatch.placement.capacity.participation import TRY_STEPS
 from dispatch.placement.capacity.set_times import SetTimes, Stay
 from tests.dispatch.placement.capacity.worlds import ChosenRun, World, drive
 
@@ -189,6 +190,13 @@ def test_a_link_of_a_parked_worker_that_becomes_fast_is_found_by_a_try() -> None
     assert run.sets[199] == (True, True, True, False)
     assert run.settled(50) == (True,) * 4
     assert min(step for step in run.changes if step > 200) - max(step for step in run.tries) <= 2
+
+
+def test_a_parked_worker_is_tried_as_soon_as_that_is_cheap_enough_though_candidates_are_seldom_compared() -> None:
+    run = drive(World((FAST, FAST, FAST, 0.2), compute=0.3, late=0.005), 1000)
+    assert run.sets[200] == run.sets[-1] == (True, True, True, False)
+    cheap_enough = TRY_STEPS * UNKNOWN_TRY / TRIED
+    assert 0 < min(run.tries) - max(run.changes) - cheap_enough < 2 * SETTLED_LOOK, run.tries
 
 
 def test_workers_that_are_as_fast_as_those_that_take_part_are_not_tried_a_few_samples_at_a_time() -> None:
