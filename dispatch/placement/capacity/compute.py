@@ -19,7 +19,9 @@ DAMPING = 0.2
 FAR_SLOWER = 3.0
 """A worker that takes this many times its fastest step, alone and lately, has lost a part of its processor."""
 RECENT_ALONE = 5
-"""Steps of a worker alone of which the median counts as lately: single steps take many times as long as others."""
+"""Steps of a worker alone, since its fastest one, of which the median counts as lately: single steps take many times as
+long as others, and the first ones take longer than those after them.
+"""
 VARIED = 0.25
 """Standard deviation of a worker's samples, as a share of their mean, above which the line is trusted."""
 
@@ -48,8 +50,10 @@ class ComputeTimes:
         self._variance_n[worker] = (1 - DAMPING) * (self._variance_n[worker] + DAMPING * more**2)
         self._covariance_n[worker] = (1 - DAMPING) * (self._covariance_n[worker] + DAMPING * more * longer)
         self._separate(worker)
-        self._least_sample_n[worker] = min(self._least_sample_n[worker], seconds / samples)
-        if is_alone:
+        if seconds / samples < self._least_sample_n[worker]:
+            self._least_sample_n[worker] = seconds / samples
+            self._alone_samples[worker].clear()
+        elif is_alone:
             self._alone_samples[worker].append(seconds / samples)
 
     def _separate(self, worker: int) -> None:
@@ -83,5 +87,5 @@ class ComputeTimes:
         known_n = np.isfinite(self._least_sample_n)
         least = float(self._least_sample_n.min(initial=np.inf))
         fastest_n = np.where(known_n, self._least_sample_n, least if np.isfinite(least) else self.sample_n)
-        lately_n = np.array([median(latest) if latest else 0.0 for latest in self._alone_samples])
+        lately_n = np.array([median(some) if len(some) == RECENT_ALONE else 0.0 for some in self._alone_samples])
         return np.where(lately_n > FAR_SLOWER * fastest_n, lately_n, fastest_n)

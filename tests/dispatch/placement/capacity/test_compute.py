@@ -50,6 +50,13 @@ def test_a_worker_alone_is_expected_to_take_what_it_took_lately() -> None:
     assert times.undisturbed_sample_n[1] == pytest.approx(0.001), "of others the fastest step counts"
 
 
+def test_a_worker_alone_whose_steps_become_faster_has_lost_nothing() -> None:
+    times = ComputeTimes(2)
+    for seconds in (0.3, 0.009, 0.009, 0.009, 0.025, 0.001):  # from a captured graph on, steps are fast
+        times.add(0, 10, seconds, is_alone=True)
+    assert times.undisturbed_sample_n.tolist() == [0.0001, 0.0001]
+
+
 def test_a_single_step_that_takes_long_does_not_make_a_worker_slower() -> None:
     times = ComputeTimes(2)
     for seconds in (0.3, 0.002, 0.002, 0.025):  # the last one captures a graph, on a GPU
