@@ -17,6 +17,8 @@ to push. A push counts as many pulls as its cost is a multiple of theirs (the *r
 the link are equal. Nothing of size rows × workers is needed. With sizes, R and h_j are sums of sizes instead of counts.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import prange
 
@@ -38,6 +40,26 @@ three parts of one number.
 WEIGHTS[CLEAN], WEIGHTS[OWNED], WEIGHTS[SPLIT] = 1, 1 + 2**21, 2**42
 
 
+class PricedRows(NamedTuple):
+    """The distinct rows of a batch."""
+
+    state_U: U8
+    holders_UQ: U64
+    pushes_U: F64
+    """The cost if every holder of a row pushes it, whole."""
+
+
+class LinkPrices(NamedTuple):
+    """What rows cost over each worker's link."""
+
+    row_cost_n: F64
+    """A pull."""
+    ratio_n: F64
+    """See push_ratios."""
+    part_n: F64
+    """See parts_saved."""
+
+
 def cost_matrix(situation: Situation) -> F64:
     """Cost of every sample on every worker, [B, n], in units of one whole row over the fastest downlink."""
     if situation.local_BF.shape[1] > MOST_ROWS:
@@ -46,13 +68,13 @@ def cost_matrix(situation: Situation) -> F64:
             f"{MOST_ROWS}; shorten the lists of the schema"
         )
     pushes_U = _pushes(situation.state_U, situation.holders_UQ, situation.push_cost_n, situation.value_share)
-    links = situation.row_cost_n, push_ratios(situation), parts_saved(situation)
-    rows = situation.local_BF, situation.state_U, situation.holders_UQ
+    rows = PricedRows(situation.state_U, situation.holders_UQ, pushes_U)
+    links = LinkPrices(situation.row_cost_n, push_ratios(situation), parts_saved(situation))
     cost_Bn = np.empty((situation.samples, situation.workers), dtype=np.float64)
     if situation.size_U is None:
-        _price(threads(), *rows, pushes_U, *links, cost_Bn)
+        _price(threads(), situation.local_BF, rows, links, cost_Bn)
     else:
-        _price_by_size(threads(), *rows, pushes_U, *links, situation.size_U, cost_Bn)
+        _price_by_size(threads(), situation.local_BF, rows, links, situation.size_U, cost_Bn)
     return cost_Bn
 
 
@@ -97,48 +119,30 @@ def _pushes(state_U: U8, holders_UQ: U64, push_cost_n: F64, value_share: float) 
 
 
 @threaded
-def _price(
-    ranges: int,
-    local_BF: I32,
-    state_U: U8,
-    holders_UQ: U64,
-    pushes_U: F64,
-    row_cost_n: F64,
-    ratio_n: F64,
-    part_n: F64,
-    cost_Bn: F64,
-) -> None:
-    """Fills ``cost_Bn``, one range of samples at a time; ratio_n, part_n: see push_ratios, parts_saved."""
+def _price(ranges: int, local_BF: I32, rows: PricedRows, links: LinkPrices, cost_Bn: F64) -> None:
+    """Fills ``cost_Bn``, one range of samples at a time."""
     for k in prange(ranges):
         first, end = range_of(k, ranges, local_BF.shape[0])
-        rows = local_BF[first:end], state_U, holders_UQ
-        _costs(*rows, pushes_U, row_cost_n, ratio_n, part_n, cost_Bn[first:end])
+        _costs(local_BF[first:end], rows, links, cost_Bn[first:end])
 
 
 @kernel
-def _costs(
-    local_BF: I32,
-    state_U: U8,
-    holders_UQ: U64,
-    pushes_U: F64,
-    row_cost_n: F64,
-    ratio_n: F64,
-    part_n: F64,
-    cost_Bn: F64,
-) -> None:
+def _costs(local_BF: I32, rows: PricedRows, links: LinkPrices, cost_Bn: F64) -> None:
+    state_U, holders_UQ, pushes_U = rows
+    row_cost_n, ratio_n, part_n = links
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
     held_n = np.empty(words * WORD_BITS, dtype=np.uint64)
     seen_U = np.full(state_U.shape[0], -1, dtype=np.int32)
     for i in range(samples):
         held_n[:] = 0
         pushes = 0.0
-        rows = 0
+        count = 0
         for f in range(fields):
             u = local_BF[i, f]
             if seen_U[u] == i:
                 continue
             seen_U[u] = i
-            rows += 1
+            count += 1
             pushes += pushes_U[u]
             weight = WEIGHTS[state_U[u]]
             for q in range(words):
@@ -152,45 +156,25 @@ def _costs(
             owned = np.float64(held_n[j] >> COUNT_BITS & ONE_COUNT)
             parts = np.float64(held_n[j] >> COUNT_BITS + COUNT_BITS)
             saved = held + owned * ratio_n[j] + part_n[j] * parts
-            cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(rows) - saved)
+            cost_Bn[i, j] = pushes + row_cost_n[j] * (np.float64(count) - saved)
 
 
 @threaded
-def _price_by_size(
-    ranges: int,
-    local_BF: I32,
-    state_U: U8,
-    holders_UQ: U64,
-    pushes_U: F64,
-    row_cost_n: F64,
-    ratio_n: F64,
-    part_n: F64,
-    size_U: F64,
-    cost_Bn: F64,
-) -> None:
+def _price_by_size(ranges: int, local_BF: I32, rows: PricedRows, links: LinkPrices, size_U: F64, cost_Bn: F64) -> None:
     """The same with rows of different sizes."""
     for k in prange(ranges):
         first, end = range_of(k, ranges, local_BF.shape[0])
-        rows = local_BF[first:end], state_U, holders_UQ
-        _costs_by_size(*rows, pushes_U, row_cost_n, ratio_n, part_n, size_U, cost_Bn[first:end])
+        _costs_by_size(local_BF[first:end], rows, links, size_U, cost_Bn[first:end])
 
 
 @kernel
-def _costs_by_size(
-    local_BF: I32,
-    state_U: U8,
-    holders_UQ: U64,
-    pushes_U: F64,
-    row_cost_n: F64,
-    ratio_n: F64,
-    part_n: F64,
-    size_U: F64,
-    cost_Bn: F64,
-) -> None:
+def _costs_by_size(local_BF: I32, rows: PricedRows, links: LinkPrices, size_U: F64, cost_Bn: F64) -> None:
     """Parts are counted, and only what is missing of their rows is summed: so sizes of 1 give the same bits as none.
 
     If a push costs as much as a pull, an owned row counts twice among the saved ones, and nothing else is summed.
     """
+    state_U, holders_UQ, pushes_U = rows
+    row_cost_n, ratio_n, part_n = links
     (samples, fields), workers, words = local_BF.shape, row_cost_n.shape[0], holders_UQ.shape[1]
     saved_n = np.empty(words * WORD_BITS, dtype=np.float64)
     owned_n = np.empty(words * WORD_BITS, dtype=np.float64)
@@ -203,14 +187,14 @@ def _costs_by_size(
         owned_n[:] = 0.0
         parts_n[:] = 0.0
         pushes = 0.0
-        rows = 0.0
+        whole = 0.0
         for f in range(fields):
             u = local_BF[i, f]
             if seen_U[u] == i:
                 continue
             seen_U[u] = i
             size = size_U[u]
-            rows += size
+            whole += size
             is_split = state_U[u] == SPLIT
             pushes += pushes_U[u] * (1.0 if is_split else size)
             is_owned = state_U[u] == OWNED
@@ -229,4 +213,4 @@ def _costs_by_size(
                         owned_n[first + j] += np.float64(bit_at(word, j)) * size
         for j in range(workers):
             saved = saved_n[j] + owned_n[j] * ratio_n[j] + part_n[j] * parts_n[j]
-            cost_Bn[i, j] = pushes + row_cost_n[j] * (rows - saved)
+            cost_Bn[i, j] = pushes + row_cost_n[j] * (whole - saved)

@@ -345,25 +345,12 @@ def _group(
 ) -> None:
     """Fills the room for the w workers that move anything."""
     for k in prange(w):
-        _group_of(moving_w[k], shards, moves, states, late_from, pushes, pulls, on_shards)
-
-
-@kernel
-def _group_of(
-    worker: int,
-    shards: int,
-    moves: RoundMoves,
-    states: RowStates,
-    late_from: int,
-    pushes: Grouped,
-    pulls: Grouped,
-    on_shards: PushesOnShards,
-) -> None:
-    pushed = moves.counts_nK[worker, PUSHES_COUNT]
-    pulled = moves.counts_nK[worker, PULLS_COUNT]
-    _sort(worker, moves.pushes_nP3[worker, :pushed], shards, states, late_from, pushes)
-    _sort(worker, moves.pulls_nP3[worker, :pulled], shards, states, late_from, pulls)
-    _describe(worker, pushes, shards, states, on_shards)
+        worker = moving_w[k]
+        pushed = moves.counts_nK[worker, PUSHES_COUNT]
+        pulled = moves.counts_nK[worker, PULLS_COUNT]
+        _sort(worker, moves.pushes_nP3[worker, :pushed], shards, states, late_from, pushes)
+        _sort(worker, moves.pulls_nP3[worker, :pulled], shards, states, late_from, pulls)
+        _describe(worker, pushes, shards, states, on_shards)
 
 
 @kernel
