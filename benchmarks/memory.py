@@ -25,6 +25,7 @@ from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import NO_ROWS, Index
 from infra.base.distinct import number_keys
 from infra.base.errors import FreshetError
+from infra.base.mixing import GAMMA
 from infra.base.run_folder import read_endpoint
 from infra.chaos.main import ChaosJob, SupervisedRun, running
 from ingest.codec.packed import PackedCodec
@@ -33,7 +34,6 @@ from ingest.samples import Samples
 from ingest.schema import load_schema, without_crosses
 from ps.checkpoints.restore import ModelSettings
 from ps.config import RowConfig
-from ps.mixing import GAMMA
 from ps.optimizers import rule_of
 from ps.parts import Parts
 from serving.rows.index import GROWTH

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from infra.base.kernels import kernel
-from ps.mixing import GAMMA, mix, mix_reference
+from infra.base.mixing import GAMMA, mix, mix_reference
 
 
 @kernel

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.kernels import kernel
+from infra.base.mixing import GAMMA, MASK, mix, mix_reference
 from ps.config import RowConfig
-from ps.mixing import GAMMA, MASK, mix, mix_reference
 from ps.utilities import all_live
 
 _CENTRE = 2 * 65535

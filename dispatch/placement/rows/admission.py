@@ -17,7 +17,7 @@ import numpy as np
 
 from dispatch.placement.arrays import I64, U8, U64, Bool
 from infra.base.kernels import kernel
-from ps.mixing import GAMMA, mix, mix_reference
+from infra.base.mixing import GAMMA, mix, mix_reference
 
 PLACES = 4
 """Counters of a key."""
