@@ -23,6 +23,7 @@ from infra.web.store.access import AccessStore
 from infra.web.tokens import token_command
 from ingest.codec.decoder import Decoder
 from ingest.codec.structure import count_items
+from ingest.codec.unpacking import warm_up as warm_up_unpacking
 from ingest.streams.position import Position
 from ingest.streams.source import Record
 from ps.checkpoints.publication import Deliveries
@@ -68,6 +69,7 @@ def warm_up(job: ServingJob) -> None:
     table = job.spec.empty_table()
     decoder.decode([Record(0, None, b'{"fields": {}}', 0)], Position(0))
     count_items(b"[]", 1)
+    warm_up_unpacking()
     warm_up_index()
     table.look_up(np.zeros((1, 1), np.uint64))
     Packing(job.spec.rows).warm_up_reading(with_state=False)

@@ -14,6 +14,7 @@ from dispatch.progress.warm_up import warm_up_quality
 from infra.base.parts import module
 from ingest.batches.counting import count_present
 from ingest.codec.structure import count_items, scan_structure
+from ingest.codec.unpacking import warm_up as warm_up_unpacking
 from ingest.samples import no_samples
 from ingest.schema import load_schema
 from ps.config import DenseRule, RowConfig
@@ -37,6 +38,7 @@ def warm_up_others() -> None:
     count_items(b"[]", 1)
     schema = load_schema("synthetic")
     count_present(no_samples(schema.fields, schema.dense), schema)
+    warm_up_unpacking()
     warm_up_index()
     warm_up_quality()
     for float_dtype in ("float32", "float64"):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ingest.columns import MAX_TIME, MOST_WEIGHT, Faults, time_fault, to_float32, weight_fault
 from ingest.convert import Converter, Event
-from ingest.crosses import add_crosses
 from ingest.errors import EncodeError
 from ingest.presence import missing_faults
 from ingest.samples import Samples
@@ -110,31 +109,33 @@ class PackedCodec:
 
     def decode(self, payloads: Sequence[bytes]) -> tuple[Samples, Faults]:
         """Samples of records whose headers are good, in order (those with faults hold nonsense), and the faults."""
+        from ingest.codec import unpacking  # loads numba, which encoding does not need
+
         rows_B = np.frombuffer(b"".join([memoryview(p)[HEADER.size :] for p in payloads]), self.dtype)
+
+        def column(name: str) -> NDArray[Any]:
+            """Of a type that kernels are compiled for: of one row numpy would return a view that is read-only."""
+            return rows_B[name].copy()
+
         samples = Samples(
-            np.ascontiguousarray(rows_B["label"]),
-            np.ascontiguousarray(rows_B["dense"]),
-            add_crosses(np.ascontiguousarray(rows_B["keys"]), self.schema),
-            np.ascontiguousarray(rows_B["time"]),
-            np.ascontiguousarray(rows_B["weight"]) if self.schema.weight else None,
-            np.ascontiguousarray(rows_B["shares"]) if self.schema.pools else None,
-            np.ascontiguousarray(rows_B["more_labels"]) if self.schema.more_labels else None,
+            column("label"),
+            column("dense"),
+            unpacking.add_crosses(column("keys"), self.schema),
+            column("time"),
+            column("weight") if self.schema.weight else None,
+            column("shares") if self.schema.pools else None,
+            column("more_labels") if self.schema.more_labels else None,
         )
-        return samples, self._faults(samples)
+        columns = samples.labels_B, samples.times_B, samples.dense_BN
+        return samples, self._faults(samples, unpacking.are_good(*columns, self._low_N, self._high_N))
 
     def sample_bytes(self, payload: bytes, index: int) -> bytes:
         """The bytes of one sample of a record."""
         at = HEADER.size + index * self.dtype.itemsize
         return bytes(payload[at : at + self.dtype.itemsize])
 
-    def _faults(self, samples: Samples) -> Faults:
-        labels_B = samples.labels_B
-        times_B = samples.times_B
-        dense_BN = samples.dense_BN
-        good_B = ((labels_B == 0) | (labels_B == 1)) & (times_B >= 0) & (times_B < MAX_TIME)
-        for place in range(self.schema.dense):  # by column: rows are too short for numpy to be fast along them
-            column_B = dense_BN[:, place]
-            good_B &= (column_B >= self._low_N[place]) & (column_B <= self._high_N[place])
+    def _faults(self, samples: Samples, good_B: NDArray[np.bool_]) -> Faults:
+        """good_B: which have a label, a time and dense floats that are allowed."""
         if samples.weights_B is not None:
             good_B &= (samples.weights_B >= 0) & (samples.weights_B <= MOST_WEIGHT)
         if samples.shares_BP is not None:
