@@ -147,7 +147,7 @@ def test_a_journal_in_which_a_worker_owned_the_dense_weights_for_a_while_is_repl
 
     with monkeypatch.context() as patched:
         patched.setattr(Decider, "_assign", assign_to_1)
-        patched.setattr(Decider, "_update_capacities", lambda decider, given, plan: 1 if not plan.samples[0] else None)
+        patched.setattr(Decider, "_update_capacities", lambda decider, plan: 1 if not plan.samples[0] else None)
         result = train(plan)
     steps = read_history(plan.folder / "journal").steps
     assert [step.step for step in steps if step.sole == 1] == list(alone)
