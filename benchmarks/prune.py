@@ -50,7 +50,13 @@ REST_SECONDS = 0.5
 """How long shards rest before their memory is read at the end of a run."""
 MIB = 1 << 20
 SETTINGS = (
-    *("dispatch.links_gbit=", "ps.shards=1", "memory.prune_spare=0.1", "telemetry.log_format=json"),
+    *(
+        "dispatch.links_gbit=",
+        "dispatch.uplinks_gbit=",
+        "ps.shards=1",
+        "memory.prune_spare=0.1",
+        "telemetry.log_format=json",
+    ),
     *("checkpoints.seconds=0", "checkpoints.deltas=400"),
 )
 """Settings of all runs, before those that are given: files of checkpoints are not merged, which would map them."""

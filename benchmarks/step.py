@@ -102,6 +102,7 @@ def _settings(folder: Path, dataset: str, batch: int, log: Path, device: Device)
         "stream.first_batch=0",
         "dispatch.workers=1",
         "dispatch.links_gbit=",
+        "dispatch.uplinks_gbit=",
         "dispatch.cache_rows=1000000",
         "ps.shards=1",
         f"trainer.device={device}",

@@ -27,7 +27,7 @@ def up_settings(config: Path | None, overrides: Iterable[str], defaults: Mapping
 
 
 def prefer_policy(dispatch: DispatchConfig) -> dict[str, Any]:
-    return {"policy": UNEVEN_POLICY} if len(set(dispatch.links_gbit)) > 1 else {}
+    return {"policy": UNEVEN_POLICY} if len(set(dispatch.links)) > 1 else {}
 
 
 def prefer_deadline(dispatch: DispatchConfig) -> dict[str, Any]:

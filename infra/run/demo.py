@@ -31,8 +31,10 @@ def demo_settings(
     """
     chosen = list(overrides)
     fixed = {**defaults, "ps": {"shards": SHARDS}}
-    # Links must match the number of workers, which is only known once settings are loaded without links.
-    first = load_settings(config, [*chosen, "dispatch.links_gbit="], {**fixed, "dispatch": {"workers": WORKERS}})
+    # Links must match the number of workers, which is only known once settings are loaded without them.
+    first = load_settings(
+        config, [*chosen, "dispatch.links_gbit=", "dispatch.uplinks_gbit="], {**fixed, "dispatch": {"workers": WORKERS}}
+    )
     workers = first.dispatch.workers
     links = (FAST_GBIT,) * (workers - workers // 2) + (SLOW_GBIT,) * (workers // 2)
     stream: dict[str, Any] = {"schema_name": "synthetic", "folder": first.folder / "log"}

@@ -50,6 +50,17 @@ def test_a_demo_decides_by_its_links_too() -> None:
     assert demo_settings(None, ["dispatch.links_gbit="], {}, keep_all=True).dispatch.policy == "esd:1"
 
 
+def test_links_whose_uplinks_alone_differ_are_uneven() -> None:
+    links = ["dispatch.workers=2", "dispatch.links_gbit=1,1"]
+    assert up_settings(None, links, {}).dispatch.policy == "esd:1"
+    assert up_settings(None, [*links, "dispatch.uplinks_gbit=1,0.1"], {}).dispatch.policy == UNEVEN_POLICY
+
+
+def test_a_demo_takes_uplinks() -> None:
+    found = demo_settings(None, ["dispatch.uplinks_gbit=5,5,0.5,0.1"], {}, keep_all=True).dispatch
+    assert found.links == ((5.0, 5.0), (5.0, 5.0), (0.5, 0.5), (0.5, 0.1))
+
+
 def test_a_demo_over_kafka_names_its_topics_after_the_run() -> None:
     stream = demo_settings(None, ["run=mine"], {}, keep_all=True, own_topics=True).stream
     assert (stream.topic, stream.dead_letter_topic) == ("mine-clicks", "mine-dead-letters")
