@@ -104,7 +104,7 @@ class MeasuredChoice(Participation):
         """The step at which that was noticed."""
         self._slowed_n = self.taking_part_n
         """Who took part then."""
-        self._times_left = 0
+        self._leaves = 0
         """How often they have been left since."""
 
     def allow(self, may_park_n: Bool) -> None:
@@ -232,7 +232,7 @@ class MeasuredChoice(Participation):
             self._slow_since = step
             self._first_until = step + AT_FIRST
             self._first_lost = 0.0
-            self._times_left = 0
+            self._leaves = 0
 
     @property
     def _is_slow(self) -> bool:
@@ -259,7 +259,7 @@ class MeasuredChoice(Participation):
             before = self._stay.seconds
             rival = min(before, self._fastest)
             self._times.leave(self._stay.members)
-            self._times_left += self._stay.members == self._names_of(self._slowed_n)
+            self._leaves += self._stay.members == self._names_of(self._slowed_n)
         known = self._known(model, members_n)
         if known is not None and known.seconds <= rival and known.is_fresh(step):
             rival = float("inf")  # it goes back to what is known to be the fastest, which is no trial
@@ -374,7 +374,7 @@ class MeasuredChoice(Participation):
         assert self._stay is not None
         was_left = self._fast < float("inf") and bool((members_n == self._slowed_n).all())
         is_mild = known.seconds < FAR_LONGER * self._fast
-        is_first_time = self._times_left == 1
+        is_first_time = self._leaves == 1
         return was_left and is_mild and is_first_time and self._stay.has_won
 
     def _is_promising(self, members_n: Bool, seconds: float) -> bool:
