@@ -144,23 +144,16 @@ class Prequential:
     def _remember(
         self, logits: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        if weights is not None and self._weights is None:
-            self._weights = np.ones(len(self._logits))
-        end = self._seen + len(logits)
-        _write_latest(self._logits, logits, end)
-        _write_latest(self._labels, labels, end)
-        if weights is not None and self._weights is not None:
-            _write_latest(self._weights, weights, end)
-        self._seen = end
-
-
-def _write_latest(ring: NDArray[np.float64], values: NDArray[np.float64], end: int) -> None:
-    """Writes as many of the last values as fit; end: how many there ever were, these included."""
-    latest = values[-len(ring) :]
-    at = (end - len(latest)) % len(ring)
-    before = min(len(latest), len(ring) - at)
-    ring[at : at + before] = latest[:before]
-    ring[: len(latest) - before] = latest[before:]
+        size = len(self._logits)
+        kept = min(len(logits), size)
+        at = (self._seen + len(logits) - kept + np.arange(kept)) % size
+        self._logits[at] = logits[len(logits) - kept :]
+        self._labels[at] = labels[len(labels) - kept :]
+        if weights is not None:
+            if self._weights is None:
+                self._weights = np.ones(size)
+            self._weights[at] = weights[len(weights) - kept :]
+        self._seen += len(logits)
 
 
 def recent_quality(state: PrequentialState, samples: int) -> Quality:

@@ -1,4 +1,4 @@
-"""A 64-bit mixing function, equal on every machine: for start values, fingerprints, digests and keys of crosses."""
+"""A 64-bit mixing function, equal on every machine; start values, fingerprints and digests are based on it."""
 
 from typing import Any
 
