@@ -18,8 +18,10 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel
 def home(key: int, mask: int) -> np.int64:
-    """Where a search for the key begins."""
-    return np.int64((np.uint64(key) * MIX) >> np.uint64(32)) & mask
+    """Where a search for the key begins. The highest bits of the product say it: they spread numbers that follow each
+    other, such as those of rows, more evenly than chance would.
+    """
+    return np.int64((((np.uint64(key) * MIX) >> np.uint64(32)) * np.uint64(mask + 1)) >> np.uint64(32))
 
 
 @kernel

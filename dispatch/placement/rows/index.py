@@ -23,7 +23,7 @@ from dispatch.placement.arrays import I32, I64, U64, Bool
 from dispatch.placement.errors import DuplicateKeys
 from infra.base.distinct import BatchKeys, number_keys
 from infra.base.growing import GrowingArray
-from infra.base.hashing import home
+from infra.base.hashing import MIX
 from infra.base.kernels import kernel, range_of, ranges_for, threaded
 from ps.keys import FREE, usable
 
@@ -170,9 +170,15 @@ def _is_crowded(keys: int, size: int) -> bool:
 
 
 @kernel
+def _low_home(key: int, mask: int) -> np.int64:
+    """Where a search for the key begins: the lower bits of its hash."""
+    return np.int64((np.uint64(key) * MIX) >> np.uint64(32)) & mask
+
+
+@kernel
 def _home(key: int, size: int, split: int) -> np.int64:
     """Where a search for the key begins."""
-    doubled = home(key, 2 * size - 1)
+    doubled = _low_home(key, 2 * size - 1)
     single = doubled & (size - 1)
     return doubled if single < split else single
 
@@ -204,7 +210,7 @@ def _fetch_range(
             rows[i] = table[_home(keys[i], size, split)]
     else:  # the same, but faster
         for i in range(first, end):
-            rows[i] = table[home(keys[i], size - 1)]
+            rows[i] = table[_low_home(keys[i], size - 1)]
     for i in range(first, end):
         found[i] = known[rows[i]]
 
@@ -282,7 +288,7 @@ def _double(table: I32, size: int, split: int, known: U64, wanted: int) -> int:
             count += 1
     keys = known[moved[:count]]
     for i in range(count):
-        slot = home(keys[i], 2 * size - 1)
+        slot = _low_home(keys[i], 2 * size - 1)
         while table[slot] != EMPTY:
             slot += 1
         table[slot] = moved[i]
