@@ -33,9 +33,9 @@ from dispatch.placement.rows.index import NO_ROWS, BatchRows, Index
 from dispatch.placement.rows.plan import RoundPlan
 from dispatch.placement.rows.pruning import Pruner, PruneTerms
 from dispatch.placement.rows.two_fold import TwoFold
-from infra.base.distinct import FEWEST_DIVIDED, BatchKeys, number_keys
+from infra.base.distinct import BatchKeys, number_keys
 from infra.base.errors import ConfigError
-from infra.base.kernels import threads
+from infra.base.kernels import FEWEST_OF_A_RANGE, threads
 
 RECENT_STEPS = 8
 """Number of steps over which the time of the rest of the work is measured."""
@@ -482,7 +482,7 @@ def warm_up(policy: str, seed: int, backend: Backend = "cpu", chunks: int = 0) -
     for workers in (2, 1) if threads() > 1 else (2,):
         _warm_up(policy, seed, backend, chunks, workers)
     if threads() > 1:
-        keys = number_keys(np.arange(FEWEST_DIVIDED, dtype=np.uint64).reshape(-1, 1))
+        keys = number_keys(np.arange(2 * FEWEST_OF_A_RANGE, dtype=np.uint64).reshape(-1, 1))
         rows = Index().resolve(keys)
         directory = Directory(np.full(1, rows.rows_U.size, np.int64), "lru", 1)
         directory.plan(1, rows, np.zeros(rows.rows_U.size, np.int32))

@@ -1,7 +1,7 @@
 """The batch: samples of one step with the ranges they came from, and the dead letters found among them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,34 @@ class Batch:
     def events(self) -> int:
         """Number of good and bad events, trained or not."""
         return len(self.samples) + len(self.dead_letters) + self.omitted
+
+
+@dataclass(frozen=True, eq=False)
+class BatchParts:
+    """What a batch will consist of, before it is joined."""
+
+    taken: tuple[tuple[Range, Decoded], ...]
+    """The decoded events of each partition."""
+    skipped: tuple[Range, ...]
+    skipped_events: int
+    examples: tuple[bytes, ...]
+
+    @property
+    def samples(self) -> int:
+        return sum(len(decoded) for _, decoded in self.taken)
+
+    @property
+    def events(self) -> int:
+        """Number of good and bad events, trained or not."""
+        return self.samples + sum(len(decoded.rejects) + len(decoded.omitted_at) for _, decoded in self.taken)
+
+    def join(self, schema: Schema) -> Batch:
+        return replace(
+            join_batch(self.taken, schema),
+            skipped=self.skipped,
+            skipped_events=self.skipped_events,
+            examples=self.examples,
+        )
 
 
 def join_batch(taken: Iterable[tuple[Range, Decoded]], schema: Schema) -> Batch:

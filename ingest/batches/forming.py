@@ -8,12 +8,11 @@ policy, or by retention) belong to the next batch. The size of a batch may grow 
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from threading import Event
 
 from ingest.batches.absent import FieldWatch
-from ingest.batches.batch import Batch, join_batch
+from ingest.batches.batch import BatchParts
 from ingest.batches.counting import count_present
 from ingest.batches.feed import EXAMPLES, Feed
 from ingest.batches.job import LoaderJob
@@ -21,7 +20,6 @@ from ingest.batches.lag import Lag
 from ingest.batches.partitions import Partitions
 from ingest.errors import SourceUnavailable
 from ingest.samples import join_samples
-from ingest.schema import Schema
 from ingest.streams.position import Position
 from ingest.streams.source import Source
 
@@ -53,8 +51,8 @@ class BatchFormer:
         """Where the partitions began that existed at the opening; None: the source has not answered yet."""
         return self._partitions.start
 
-    def batches(self, closed: Event) -> Iterator[Batch]:
-        """Batches until the limit, the end of a source that is read to its end, or the closing."""
+    def batches(self, closed: Event) -> Iterator[BatchParts]:
+        """The parts of batches until the limit, the end of a source that is read to its end, or the closing."""
         while not closed.is_set() and not self._partitions.open():
             closed.wait(POLL_SECONDS)
         self._refreshed_at = time.monotonic()
@@ -128,14 +126,14 @@ class BatchFormer:
         FieldWatch(self._job.schema, self._look_at, "stop").add(len(waiting), present_S, examples_of(feeds))
         self._look_at = None
 
-    def _form(self, feeds: list[Feed], shares: list[int], is_partial: bool) -> Batch:
-        batch = assemble(feeds, shares, is_partial, self._job.schema)
-        self._seen += len(batch.samples)
+    def _form(self, feeds: list[Feed], shares: list[int], is_partial: bool) -> BatchParts:
+        parts = assemble(feeds, shares, is_partial)
+        self._seen += parts.samples
         if self._left is not None:
-            self._left -= len(batch.samples)
-        self._lag.add_formed(batch)
+            self._left -= parts.samples
+        self._lag.add_formed(parts.events)
         self._measure()
-        return batch
+        return parts
 
     def _measure(self) -> None:
         self._lag.set_waiting(self._partitions.count_waiting())
@@ -170,12 +168,12 @@ def share(ready: Sequence[int], batch: int, first: int) -> list[int]:
     return given
 
 
-def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool, schema: Schema) -> Batch:
-    """Builds a batch from each feed's share and its skipped ranges."""
+def assemble(feeds: Sequence[Feed], shares: Sequence[int], is_partial: bool) -> BatchParts:
+    """The parts of a batch: each feed's share and its skipped ranges."""
     skipped = [feed.take_skipped() for feed in feeds]
     taken = [part for feed, count in zip(feeds, shares, strict=True) if (part := feed.take_events(count, is_partial))]
-    return replace(
-        join_batch(taken, schema),
+    return BatchParts(
+        taken=tuple(taken),
         skipped=tuple(left_out for ranges, _ in skipped for left_out in ranges),
         skipped_events=sum(events for _, events in skipped),
         examples=examples_of(feeds),

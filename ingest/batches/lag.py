@@ -27,8 +27,8 @@ class Lag:
         """Events not yet handed out; unread packed records count with the mean size of those read."""
         return self._known - self._handed
 
-    def add_formed(self, batch: Batch) -> None:
-        self.formed += batch.events
+    def add_formed(self, events: int) -> None:
+        self.formed += events
 
     def set_waiting(self, events: int) -> None:
         self.waiting = events

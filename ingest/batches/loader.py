@@ -1,7 +1,7 @@
-"""The prefetching loader: hands out batches that a thread has read, decoded and validated ahead of training.
+"""The prefetching loader: hands out batches that threads have read, decoded and validated ahead of training.
 
-At most ``prefetch`` batches wait in its queue; when it is full, the thread stops reading (back-pressure). Only the
-thread uses the source. ``next`` raises errors of the thread; a source that cannot answer now is polled until it does.
+At most ``prefetch`` batches wait in its queue; when it is full, reading stops (back-pressure). Only one of the threads
+uses the source. ``next`` raises errors of the threads; a source that cannot answer now is polled until it does.
 Batches come out in the order formed, and every event is in exactly one of them or was skipped, so the positions of the
 last batch handed out are where to resume.
 """
@@ -22,7 +22,7 @@ class Loader:
         self._source = source
         self._lag = Lag()
         self._former = BatchFormer(source, job, self._lag)
-        self._prefetcher = Prefetcher(self._former, job.prefetch)
+        self._prefetcher = Prefetcher(self._former, job.schema, job.prefetch)
 
     @property
     def start(self) -> dict[int, Position] | None:
@@ -51,6 +51,6 @@ class Loader:
         return self._lag.events
 
     def close(self) -> None:
-        """Ends the thread; batches not handed out are dropped (their events are still in the source)."""
+        """Ends the threads; batches not handed out are dropped (their events are still in the source)."""
         self._prefetcher.close()
         self._source.commit(self._lag.handed_at)

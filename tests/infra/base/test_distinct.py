@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.base.distinct import FEWEST_PLACES, number_divided, number_keys, number_keys_reference
+from infra.base.distinct import FEWEST_PLACES, number_keys, number_keys_reference
 
 MOST = 2**64 - 1
 
@@ -33,16 +33,3 @@ def test_the_table_grows_with_the_keys(distinct: int) -> None:
     expected = number_keys_reference(keys_BF)
     assert np.array_equal(numbered.local_BF, expected.local_BF)
     assert np.array_equal(numbered.keys_U, expected.keys_U)
-
-
-@given(
-    keys=st.lists(st.integers(0, 30).map(lambda small: small * MOST // 30), max_size=80),
-    parts=st.integers(1, 9),
-)
-def test_keys_have_the_same_numbers_when_several_threads_number_them(keys: list[int], parts: int) -> None:
-    local = np.empty(len(keys), np.int32)
-    distinct = np.empty(len(keys), np.uint64)
-    count = number_divided(parts, np.array(keys, np.uint64), local, distinct)
-    expected = number_keys_reference(np.array(keys, np.uint64))
-    assert local.tolist() == expected.local_BF.tolist()
-    assert distinct[:count].tolist() == expected.keys_U.tolist()

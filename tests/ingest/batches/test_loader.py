@@ -238,9 +238,9 @@ def test_loader_stops_reading_when_nobody_takes_batches(tmp_path: Path) -> None:
     source = CountingSource(tmp_path, "clicks")
     loader = Loader(source, LoaderJob(SYNTHETIC, 10, prefetch=3, read_bytes=1024, stop_at_end=True))
     assert loader.next(timeout=60) is not None
-    while loader._prefetcher._queue.qsize() < 3:
-        assert loader._prefetcher._thread.is_alive()
-    assert loader._lag.formed <= 10 * (1 + 3 + 1)
+    while loader._prefetcher._batches.qsize() < 3:
+        assert loader._prefetcher.goes_on
+    assert loader._lag.formed <= 10 * (1 + 3 + 3)  # one is joined, one waits for that, one is read
     assert source.reads < 40
     assert sum(len(b.samples) for b in drain(loader)) == 1990
     assert source.reads > 200
@@ -281,14 +281,29 @@ def test_partition_unknown_to_a_run_that_goes_on_is_read_from_its_beginning(tmp_
     assert load(tmp_path, start={0: Position(4)})[0].ranges[1].start == Position(0)
 
 
-def test_closing_ends_the_thread_and_a_waiting_next(tmp_path: Path) -> None:
+def test_an_error_while_batches_are_joined_is_raised_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Batch:
+        raise MemoryError("no room for the batch")
+
+    monkeypatch.setattr("ingest.batches.batch.join_batch", fail)
+    write_json(tmp_path, events(100))
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 4))
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no room for the batch"):
+            loader.next(timeout=60)
+    loader.close()
+    assert not loader._prefetcher.goes_on
+
+
+def test_closing_ends_the_threads_and_a_waiting_next(tmp_path: Path) -> None:
     loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 10))
     found: list[Batch | None] = []
     waiter = threading.Thread(target=lambda: found.append(loader.next()))
     waiter.start()
     loader.close()
     waiter.join(timeout=60)
-    assert (found, loader.ended, loader._prefetcher._thread.is_alive()) == ([None], True, False)
+    assert (found, loader.ended) == ([None], True)
+    assert not any(thread.is_alive() for thread in (loader._prefetcher._reader, loader._prefetcher._joiner))
 
 
 def test_large_bad_events_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
