@@ -111,11 +111,10 @@ class PackedCodec:
         """Samples of records whose headers are good, in order (those with faults hold nonsense), and the faults."""
         from ingest.codec import unpacking  # loads numba, which encoding does not need
 
-        rows_B = np.frombuffer(b"".join([memoryview(p)[HEADER.size :] for p in payloads]), self.dtype)
+        parts = [np.frombuffer(payload, self.dtype, offset=HEADER.size) for payload in payloads]
 
         def column(name: str) -> NDArray[Any]:
-            """Of a type that kernels are compiled for: of one row numpy would return a view that is read-only."""
-            return rows_B[name].copy()
+            return np.concatenate([rows_B[name] for rows_B in parts])
 
         samples = Samples(
             column("label"),

@@ -185,6 +185,7 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
     records: list[Record] = []
     at = 0
     size = len(view)
+    body = memoryview(view)
     head = HEAD.size
     start = FRAMED_RECORD.size
     last = len(END)
@@ -194,7 +195,11 @@ def decode_records(view: bytes, offset: int, path: Path, place: int) -> tuple[li
         # The checksum of the body covers that of the length, so a length is checked by itself only where it is used.
         if end > size and is_length(length, length_checksum):
             break
-        if not at + start < end <= size or crc32c(view[at + head : end], length_checksum) != checksum:
+        # without a copy, and with the GIL released for large bodies: training goes on meanwhile
+        if (
+            not at + start < end <= size
+            or crc32c(body[at + head : end], length_checksum, gil_release_mode=0) != checksum
+        ):
             raise damaged(path, place + at, offset)
         split = at + start
         key = None
