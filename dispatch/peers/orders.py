@@ -58,11 +58,12 @@ def _training(
     common: dict[str, Any], number: int, plan: WorkerPlan, samples: Samples, dense: DenseMoves
 ) -> tuple[Order, OrderArrays]:
     assert plan.use is not None
-    mine = plan.use.samples
+    # one worker that trains all of them needs no copies
+    mine = plan.use.samples if plan.use.samples.size < len(samples.labels_B) else slice(None)
     header = Order(
         **common,
         phase=TRAIN,
-        samples=mine.size,
+        samples=plan.use.samples.size,
         batch=len(samples.labels_B),
         alone=plan.use.alone,
         replicated=plan.replicated,

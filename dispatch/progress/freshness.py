@@ -75,6 +75,9 @@ def newest_event_time(times_B: NDArray[np.float64]) -> tuple[float, int]:
     A clock that is a little fast counts as right: such an event is of now. 0: all of them are in the future.
     """
     now = time()
+    newest = float(times_B.max(initial=0.0))
+    if newest <= now + AHEAD_SECONDS:
+        return min(now, newest), 0
     dated_B = times_B[times_B <= now + AHEAD_SECONDS]
     return min(now, float(dated_B.max(initial=0.0))), times_B.size - dated_B.size
 

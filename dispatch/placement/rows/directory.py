@@ -246,7 +246,7 @@ class Directory:
 
     def look_up(self, batch: BatchRows) -> tuple[U8, U64]:
         """State and holders of the batch's rows, in the form that a policy needs."""
-        self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
+        self._reserve(batch.end)
         state_U, holders_UQ = gather(self._rows, batch.rows_U)
         if not self._replicas.is_empty:
             state_U[np.isin(batch.rows_U, self._replicas.leaving)] = CLEAN  # and held by nobody
@@ -256,7 +256,7 @@ class Directory:
 
     def plan(self, step: int, batch: BatchRows, assignment_B: I32) -> RoundPlan:
         """Decides everything that moves in this step, and assumes that the step will be done."""
-        self._reserve(int(batch.rows_U.max(initial=-1)) + 1)
+        self._reserve(batch.end)
         uses, users_UQ = make_uses(self.workers, batch.local_BF, assignment_B, batch.rows_U.size)
         reduction = None
         if not self._replicas.is_empty:

@@ -51,6 +51,11 @@ class BatchRows:
     """Numbers of forgotten keys that were assigned again for this batch."""
     reused_keys: U64 = field(default_factory=lambda: NO_KEYS)
 
+    @property
+    def end(self) -> int:
+        """The number after the highest one that is assigned."""
+        return self.first_new + self.new_keys.size
+
 
 class Index:
     """Assigns row numbers; knows every key it has seen and not forgotten."""
@@ -105,8 +110,6 @@ class Index:
 
     def resolve(self, keys: BatchKeys) -> BatchRows:
         """Rows of a batch's keys; unknown keys get free numbers, then the next ones, in order of appearance."""
-        if (keys.keys_U == FREE).any():
-            keys = number_keys(usable(keys.matrix))
         first_new = self.count
         while _is_crowded(self.known + keys.keys_U.size, self._size):
             self._double(self._size)
@@ -114,7 +117,11 @@ class Index:
         known = self._known(keys.keys_U.size)
         slots = self._slots(keys.keys_U.size)
         found_U = np.empty(keys.keys_U.size, np.uint64)
-        _fetch(ranges_for(rows_U.size), keys.keys_U, *slots, known, rows_U, found_U)
+        ranges = ranges_for(rows_U.size)
+        has_free_k = np.zeros(ranges, np.bool_)
+        _fetch(ranges, keys.keys_U, *slots, known, rows_U, found_U, has_free_k)
+        if has_free_k.any():
+            return self.resolve(number_keys(usable(keys.matrix)))
         left, last = _resolve(keys.keys_U, found_U, *slots, known, self._free, self.count, rows_U)
         self.count = last
         reused, self._free = self._free[left:][::-1].copy(), self._free[:left]
@@ -193,18 +200,23 @@ def _find(table: I32, size: int, split: int, known: U64, key: int) -> np.int64:
 
 
 @threaded
-def _fetch(ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64) -> None:
-    """Fills in what the homes of the keys have, one range of keys at a time: numbers from 1, and the keys of these."""
+def _fetch(
+    ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64, has_free_k: Bool
+) -> None:
+    """Fills in what the homes of the keys have, one range of keys at a time: numbers from 1, and the keys of these; and
+    whether a range has the key FREE, for which an empty home would be taken.
+    """
     for k in prange(ranges):
-        _fetch_range(k, ranges, keys, table, size, split, known, rows, found)
+        has_free_k[k] = _fetch_range(k, ranges, keys, table, size, split, known, rows, found)
 
 
 @kernel
 def _fetch_range(
     k: int, ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64
-) -> None:
+) -> bool:
     """Memory fetches are slow but independent of each other, so all are started before any result is used."""
     first, end = range_of(k, ranges, keys.size)
+    has_free = False
     if split:
         for i in range(first, end):
             rows[i] = table[_home(keys[i], size, split)]
@@ -213,6 +225,8 @@ def _fetch_range(
             rows[i] = table[_low_home(keys[i], size - 1)]
     for i in range(first, end):
         found[i] = known[rows[i]]
+        has_free |= keys[i] == FREE
+    return has_free
 
 
 @kernel

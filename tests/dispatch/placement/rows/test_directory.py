@@ -38,7 +38,7 @@ def batch_of(samples: list[list[int]]) -> BatchRows:
     flat = [row for sample in samples for row in sample]
     rows = list(dict.fromkeys(flat))
     local = np.array([rows.index(row) for row in flat], np.int32).reshape(len(samples), -1)
-    return BatchRows(local, np.array(rows, np.int64), 0, np.empty(0, np.uint64))
+    return BatchRows(local, np.array(rows, np.int64), max(rows, default=-1) + 1, np.empty(0, np.uint64))
 
 
 def directory(
