@@ -144,16 +144,22 @@ class Prequential:
     def _remember(
         self, logits: NDArray[np.float64], labels: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        size = len(self._logits)
-        kept = min(len(logits), size)
-        at = (self._seen + len(logits) - kept + np.arange(kept)) % size
-        self._logits[at] = logits[len(logits) - kept :]
-        self._labels[at] = labels[len(labels) - kept :]
+        self._seen += len(logits)
+        _keep(self._logits, logits, self._seen)
+        _keep(self._labels, labels, self._seen)
         if weights is not None:
             if self._weights is None:
-                self._weights = np.ones(size)
-            self._weights[at] = weights[len(weights) - kept :]
-        self._seen += len(logits)
+                self._weights = np.ones(len(self._logits))
+            _keep(self._weights, weights, self._seen)
+
+
+def _keep(ring: NDArray[np.float64], values: NDArray[np.float64], end: int) -> None:
+    """Puts values into a ring, the last one just before place ``end``; only the latest are kept if there are more."""
+    kept = values[max(0, len(values) - len(ring)) :]
+    first = (end - len(kept)) % len(ring)
+    fitting = len(ring) - first
+    ring[first : first + len(kept)] = kept[:fitting]
+    ring[: len(kept[fitting:])] = kept[fitting:]
 
 
 def recent_quality(state: PrequentialState, samples: int) -> Quality:
@@ -243,13 +249,21 @@ def _checked(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     logits = np.asarray(logits_B, np.float64)
     labels = np.asarray(labels_B, np.float64)
-    if logits.ndim != 1 or logits.shape != labels.shape or not ((labels == 0.0) | (labels == 1.0)).all():
+    if logits.ndim != 1 or logits.shape != labels.shape or not _are_binary(labels):
         raise BadScores(
             f"scores cannot be added: logits have shape {logits.shape}, labels {labels.shape} with values "
             f"{np.unique(labels)[:4].tolist()}; expected two flat arrays of one length, labels 0 or 1; pass one logit "
             "per sample of the batch"
         )
     return logits, labels
+
+
+@kernel
+def _are_binary(labels_B: NDArray[np.float64]) -> bool:
+    others = 0
+    for label in labels_B:
+        others += (label != 0.0) & (label != 1.0)
+    return others == 0
 
 
 def _nothing() -> ScoreSums:

@@ -116,13 +116,12 @@ class Index:
         rows_U = np.empty(keys.keys_U.size, np.int64)
         known = self._known(keys.keys_U.size)
         slots = self._slots(keys.keys_U.size)
-        found_U = np.empty(keys.keys_U.size, np.uint64)
         ranges = ranges_for(rows_U.size)
         has_free_k = np.zeros(ranges, np.bool_)
-        _fetch(ranges, keys.keys_U, *slots, known, rows_U, found_U, has_free_k)
+        _fetch(ranges, keys.keys_U, *slots, known, rows_U, has_free_k)
         if has_free_k.any():
             return self.resolve(number_keys(usable(keys.matrix)))
-        left, last = _resolve(keys.keys_U, found_U, *slots, known, self._free, self.count, rows_U)
+        left, last = _number(keys.keys_U, *slots, known, self._free, self.count, rows_U)
         self.count = last
         reused, self._free = self._free[left:][::-1].copy(), self._free[:left]
         new_keys = known[first_new + 1 : last + 1].copy()
@@ -200,22 +199,19 @@ def _find(table: I32, size: int, split: int, known: U64, key: int) -> np.int64:
 
 
 @threaded
-def _fetch(
-    ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64, has_free_k: Bool
-) -> None:
-    """Fills in what the homes of the keys have, one range of keys at a time: numbers from 1, and the keys of these; and
-    whether a range has the key FREE, for which an empty home would be taken.
+def _fetch(ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, has_free_k: Bool) -> None:
+    """Fills in the rows of known keys, one range of keys at a time; of others ~ of the slot where they belong, which is
+    negative; and whether a range has the key FREE, for which an empty home would be taken.
     """
     for k in prange(ranges):
-        has_free_k[k] = _fetch_range(k, ranges, keys, table, size, split, known, rows, found)
+        has_free_k[k] = _fetch_range(k, ranges, keys, table, size, split, known, rows)
 
 
 @kernel
-def _fetch_range(
-    k: int, ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64, found: U64
-) -> bool:
+def _fetch_range(k: int, ranges: int, keys: U64, table: I32, size: int, split: int, known: U64, rows: I64) -> bool:
     """Memory fetches are slow but independent of each other, so all are started before any result is used."""
     first, end = range_of(k, ranges, keys.size)
+    found = np.empty(end - first, np.uint64)
     has_free = False
     if split:
         for i in range(first, end):
@@ -224,33 +220,38 @@ def _fetch_range(
         for i in range(first, end):
             rows[i] = table[_low_home(keys[i], size - 1)]
     for i in range(first, end):
-        found[i] = known[rows[i]]
+        found[i - first] = known[rows[i]]
         has_free |= keys[i] == FREE
+    for i in range(first, end):
+        if found[i - first] != keys[i]:
+            at = _find(table, size, split, known, keys[i])
+            rows[i] = ~at if table[at] == EMPTY else table[at] - 1
+        else:
+            rows[i] -= 1
     return has_free
 
 
 @kernel
-def _resolve(
-    keys: U64, found: U64, table: I32, size: int, split: int, known: U64, free: I64, count: int, rows: I64
+def _number(
+    keys: U64, table: I32, size: int, split: int, known: U64, free: I64, count: int, rows: I64
 ) -> tuple[int, int]:
-    """Completes the rows of different keys, see ``_fetch``; returns how many free numbers are left, and how many
-    numbers are assigned.
+    """Gives numbers to keys of a batch that are not known, see ``_fetch``; returns how many free numbers are left, and
+    how many numbers are assigned.
     """
     left = free.size
     for i in range(keys.size):
-        if found[i] != keys[i]:
-            at = _find(table, size, split, known, keys[i])
-            if table[at] == EMPTY:
-                if left > 0:
-                    left -= 1
-                    row = free[left]
-                else:
-                    row = count
-                    count += 1
-                known[row + 1] = keys[i]
-                table[at] = row + 1
-            rows[i] = table[at]
-        rows[i] -= 1
+        if rows[i] < 0:
+            at = ~rows[i]
+            while table[at] != EMPTY:  # since then, by another key
+                at += 1
+            if left > 0:
+                left -= 1
+                rows[i] = free[left]
+            else:
+                rows[i] = count
+                count += 1
+            table[at] = rows[i] + 1
+            known[rows[i] + 1] = keys[i]
     return left, count
 
 
