@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from infra.base.distinct import BatchKeys, number_keys
 from ingest.batches.counting import count_present
-from ingest.codec.decoder import Decoded, Reject
+from ingest.codec.decoder import Decoded, Reject, join_decoded
 from ingest.letters.letter import DeadLetter
 from ingest.samples import Samples, join_samples, no_samples
 from ingest.schema import Schema
@@ -49,24 +49,25 @@ class Batch:
 class BatchParts:
     """What a batch will consist of, before it is joined."""
 
-    taken: tuple[tuple[Range, Decoded], ...]
-    """The decoded events of each partition."""
+    taken: tuple[tuple[Range, tuple[Decoded, ...]], ...]
+    """The decoded events of each partition, in one piece or several."""
     skipped: tuple[Range, ...]
     skipped_events: int
     examples: tuple[bytes, ...]
 
     @property
     def samples(self) -> int:
-        return sum(len(decoded) for _, decoded in self.taken)
+        return sum(len(part) for _, parts in self.taken for part in parts)
 
     @property
     def events(self) -> int:
         """Number of good and bad events, trained or not."""
-        return self.samples + sum(len(decoded.rejects) + len(decoded.omitted_at) for _, decoded in self.taken)
+        others = (len(part.rejects) + len(part.omitted_at) for _, parts in self.taken for part in parts)
+        return self.samples + sum(others)
 
     def join(self, schema: Schema) -> Batch:
         return replace(
-            join_batch(self.taken, schema),
+            join_batch([(read, join_decoded(parts)) for read, parts in self.taken], schema),
             skipped=self.skipped,
             skipped_events=self.skipped_events,
             examples=self.examples,

@@ -99,21 +99,42 @@ class Feed:
             self._events_read += len(decoded) + len(decoded.rejects) + len(decoded.omitted_at)
             self._hold(*self._pending, decoded)
 
-    def take_events(self, count: int, is_partial: bool) -> tuple[Range, Decoded] | None:
+    def take_events(self, count: int, is_partial: bool) -> tuple[Range, tuple[Decoded, ...]] | None:
         """The next count good events with the bad ones before them; in a partial batch also the bad ones after the
-        last.
+        last. They are not joined yet.
         """
-        pending = self._joined()
         takes_rest = is_partial and count == self.ready
-        last = end_of(pending, count) if count else self.position
-        end = pending.end if takes_rest else last
+        end = self.unread if takes_rest else self._end_of(count)
         if end == self.position:
             return None
-        head, rest = split_at(pending, count, end)
-        self._hold(rest)
         taken = Range(self.partition, self.position, end)
         self.position = end
-        return taken, head
+        return taken, self._take_until(end, count)
+
+    def _end_of(self, count: int) -> Position:
+        """The position after so many good events."""
+        if not count:
+            return self.position
+        left = count
+        for part in self._pending:
+            if left <= len(part):
+                break
+            left -= len(part)
+        return end_of(part, left)
+
+    def _take_until(self, end: Position, count: int) -> tuple[Decoded, ...]:
+        """Everything before a position, with so many good events."""
+        taken = []
+        left = list(self._pending)
+        while left and left[0].end <= end:
+            part = left.pop(0)
+            taken.append(part)
+            count -= len(part)
+        if left:
+            head, left[0] = split_at(left[0], count, end)
+            taken.append(head)
+        self._hold(*(left or [self._decoder.nothing(end)]))
+        return tuple(taken)
 
     def skip_to(self, offset: int) -> None:
         """Skips everything before that record."""
