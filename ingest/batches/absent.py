@@ -95,6 +95,8 @@ class FieldWatch:
         expected_S = self._total_S * (self._recent / max(1, self._total))
         lacking_S = (self._recent_S == 0) & ((self._total == 0) | (expected_S >= EXPECTED))
         known = self.absence.fields
+        if not known and not lacking_S.any():  # as nearly always
+            return
         still = tuple(
             name
             for name, lacks, count in zip(self._schema.sources, lacking_S, self._recent_S, strict=True)
