@@ -22,7 +22,7 @@ LONGEST = (
 LONG = (*LONGEST, "tests/end_to_end/", "tests/infra/", "tests/benchmarks/", "tests/ingest/kafka/", "tests/trainer/")
 """Started before all others, in this order, so that no worker is left with a long test at the end."""
 BY_FUNCTION = "tests/end_to_end/"
-ONE_RUN = ("life", "live", "damage", "serving", "dashboard", "first_hour")
+ONE_RUN = ("life", "live", "damage", "serving", "dashboard", "first_hour", "plugged")
 ONE_RUN_FILES = tuple(f"tests/end_to_end/test_{name}.py" for name in ONE_RUN)
 BROKER_FILES = (
     *("end_to_end/test_kafka.py", "end_to_end/test_kafka_poison.py", "end_to_end/test_kafka_processes.py"),
