@@ -8,7 +8,8 @@ from it; so a run's own nursery is forked, too:
     1. the requesting process becomes a *subreaper* for a moment: orphans among its descendants become its children
     2. it sends arguments, environment, folder and files over a Unix socket
     3. the loaded process forks a child, which forks a grandchild and ends; the grandchild is now a child of 1
-    4. the grandchild sets its session, files, folder, environment, arguments and name, reports that, and begins
+    4. the grandchild sets its session, files, folder, environment, where Python finds modules, arguments and name,
+       reports that, and begins
 
 The result is an ordinary process: a child of the process that requested it, with one thread, and with nothing of the
 loaded process but its modules. These commands are executed as usual: those whose environment affects how modules are
@@ -370,6 +371,7 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     setproctitle.setproctitle(" ".join(["freshet", *start.arguments]))
     os.environ.clear()
     os.environ.update(start.environment)
+    find_modules_in(start.environment.get("PYTHONPATH", ""))
     if start.starts_others:
         install()
         _loaded_children[os.getpid()] = None
@@ -380,6 +382,14 @@ def begin(start: Start, files: list[int], connection: socket.socket) -> None:
     os.write(answer, str(os.getpid()).encode())
     os.close(answer)
     sys.argv = [start.program, *start.arguments]
+
+
+def find_modules_in(folders: str) -> None:
+    """Lets Python find modules in the folders of a PYTHONPATH, as at its start: after the folder of the command.
+
+    What is loaded already is not looked for again, so none of these folders may have another version of it.
+    """
+    sys.path[1:1] = [folder for folder in folders.split(os.pathsep) if folder and folder not in sys.path]
 
 
 def open_standard_files() -> None:

@@ -50,6 +50,15 @@ def test_a_command_says_and_returns_what_one_that_is_executed_does(arguments: tu
     assert (forked.returncode, forked.stdout, forked.stderr) == (executed.returncode, executed.stdout, executed.stderr)
 
 
+def test_a_forked_command_finds_modules_where_one_that_is_executed_does(tmp_path: Path) -> None:
+    (tmp_path / "own_tower.py").write_text("class Tower: ...\n")
+    arguments = ("dispatcher", "--set", f"folder={tmp_path}/run", "--set", "model.name=own_tower:Tower")
+    missing = run(*arguments)
+    found = run(*arguments, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    assert "there is no module 'own_tower'" in missing.stdout + missing.stderr
+    assert "expected a class derived from torch.nn.Module" in found.stdout + found.stderr
+
+
 def test_a_forked_process_is_a_child_of_whoever_started_it_and_has_its_own_name(tmp_path: Path) -> None:
     with waiting(FRESHET_STREAM__FOLDER=str(tmp_path)) as process:
         there = psutil.Process(process.pid)

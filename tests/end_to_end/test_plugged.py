@@ -1,4 +1,7 @@
-"""Plug-ins in packages of their own: installed, trained on two workers of which one is killed, served and exported."""
+"""Plug-ins in packages of their own: installed, trained on two workers of which one is killed, served and exported.
+
+The processes of that training are executed; those of the other commands are forked (tests/preloaded.py).
+"""
 
 import json
 import signal
@@ -23,6 +26,7 @@ from tests.clicks import click_rows, write_clicks
 from tests.end_to_end.processes import ROOT, WAIT_SECONDS, wait_until
 from tests.end_to_end.test_printed_commands import SMALL, begin, run
 from tests.ports import free_port
+from tests.preloaded import executing
 
 ROWS = click_rows(700)
 TRAIN = "freshet train clicks.csv --run mine --no-compare --set dispatch.workers=2"
@@ -42,13 +46,8 @@ class Installed(NamedTuple):
     path: str
     """PYTHONPATH with the installed package."""
 
-    @property
-    def python(self) -> dict[str, str]:
-        """Variables with which commands are executed: a forked one (tests/preloaded.py) would not read PYTHONPATH."""
-        return {"PYTHONPATH": self.path, "PYTHONNOUSERSITE": "1"}
-
     def run(self, command: str, more: Mapping[str, str] | None = None, status: int = 0) -> str:
-        return run(self.place, command, status, **self.python, **(more or {}))
+        return run(self.place, command, status, PYTHONPATH=self.path, **(more or {}))
 
 
 def install(folder: Path, into: Path) -> str:
@@ -68,7 +67,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     found = Installed(place, path)
     write_clicks(place / "clicks.csv", ROWS)
     struck = {FAULT: "worker-1:forward:step=4:kill", ALLOWED: "1"}
-    found.run(TRAIN + OWN, {**SMALL, "FRESHET_CHECKPOINTS__SECONDS": "0.5", **struck})
+    with executing():
+        found.run(TRAIN + OWN, {**SMALL, "FRESHET_CHECKPOINTS__SECONDS": "0.5", **struck})
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_killed_worker_costs_time_and_the_run_equals_a_replay(installed: Insta
 
 def test_a_server_the_file_and_a_learner_predict_the_same(installed: Installed) -> None:
     port = str(free_port())
-    server = begin(installed.place, f"freshet serve --run mine --port {port}", **installed.python)
+    server = begin(installed.place, f"freshet serve --run mine --port {port}", PYTHONPATH=installed.path)
     token = installed.run("freshet token create --name me --scope predict --run mine").split()[0]
     try:
         wait_until(lambda: (installed.place / "runs/mine/endpoints/serve").exists(), server)
