@@ -205,6 +205,7 @@ class Broker:
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
             "broker.session.timeout.ms": "2000",  # a restart after a crash waits this long
             "broker.heartbeat.interval.ms": "250",
+            "metadata.max.idle.interval.ms": "10000",  # of empty records, by default two a second
             "num.io.threads": "2",
             "num.network.threads": "1",
             **self._properties,
