@@ -46,7 +46,7 @@ class DecideResult:
     distinct: int
     """Distinct keys of a step."""
     ahead: float
-    """Making keys distinct, in the loader's thread."""
+    """Making keys distinct, in a thread of the loader."""
     decide: float
     look_up: float
     """Of it: from keys to rows."""

@@ -60,7 +60,7 @@ class GrowthResult:
     bytes_per_key: float
     """Memory of the index and of who holds each row, without caches."""
     ahead: Pauses
-    """Making keys distinct, in the loader's thread."""
+    """Making keys distinct, in a thread of the loader."""
     look_up: Pauses
     """Of a decision: from keys to rows."""
     decide: Pauses

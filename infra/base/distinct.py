@@ -1,7 +1,7 @@
 """The keys of a batch, each distinct one once.
 
 Click data repeats itself: a batch has several times fewer distinct keys than keys. Finding them is a function of the
-batch alone, so the loader's thread does it ahead of training, and the dispatcher looks up only the distinct ones.
+batch alone, so the loader does it ahead of training, and the dispatcher looks up only the distinct ones.
 
 Legend: B samples, F keys per sample, U distinct keys of the batch.
 """

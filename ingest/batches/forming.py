@@ -30,7 +30,7 @@ REFRESH_SECONDS = 0.5
 
 
 class BatchFormer:
-    """Forms the batches of a job, in order, on the loader's thread; no other thread uses the source."""
+    """Forms the batches of a job, in order, on one thread of the loader; no other thread uses the source."""
 
     def __init__(self, source: Source, job: LoaderJob, lag: Lag) -> None:
         self.skip_above = job.skip_above

@@ -10,7 +10,7 @@ class Lag:
     """Counts events that are known, formed into batches, and handed out."""
 
     def __init__(self) -> None:
-        # written by the loader's thread
+        # written by the loader's thread that reads
         self.waiting = 0
         """Events, in the source or decoded, that are in no batch yet."""
         self.formed = 0
