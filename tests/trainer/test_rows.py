@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -53,13 +53,17 @@ def test_rowwise_adagrad_shares_one_accumulator_but_for_the_wide_column() -> Non
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 @pytest.mark.parametrize("wide", [True, False])
 @given(rows=st.integers(0, 20), seed=st.integers(0, 1000))
+@example(rows=9, seed=546)  # a step that takes nearly all of a value away
 def test_workers_and_shards_compute_the_same_rows(optimizer: OptimizerName, wide: bool, rows: int, seed: int) -> None:
     config = configured(optimizer, wide)
     values, state, gradients = drawn(config, rows, seed)
-    shard_rows = torch.cat([values, state], 1).numpy()
+    before = torch.cat([values, state], 1).numpy()
+    shard_rows = before.copy()
     update_rows(rule_of(config), shard_rows, gradients.numpy())
     RowOptimizer(config, CPU).update_(values, state, gradients)
-    np.testing.assert_allclose(torch.cat([values, state], 1).numpy(), shard_rows, rtol=1e-12)
+    difference = np.abs(torch.cat([values, state], 1).numpy() - shard_rows)
+    # a sum is rounded by the size of what is added, however little remains
+    assert (difference <= 4 * np.finfo(np.float64).eps * (np.abs(before) + np.abs(shard_rows))).all()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
