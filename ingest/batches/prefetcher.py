@@ -1,7 +1,7 @@
 """The threads that form batches ahead of training, and the bounded queue that they fill.
 
-One thread reads and decodes events; another one joins them to batches and numbers their keys. Each takes about half of
-the time, so batches are ready twice as fast as with one.
+One thread reads and decodes events; another one joins them to batches and numbers their keys, while the first one
+reads on.
 """
 
 import contextlib

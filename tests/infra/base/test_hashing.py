@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,15 @@ def test_any_sequence_of_changes_leaves_what_a_dictionary_has(keys: list[int], c
             remove(table, stored, number)
             del expected[key]
         assert [int(table[find(table, stored, key)]) for key in keys] == [expected.get(key, EMPTY) for key in keys]
+
+
+@pytest.mark.parametrize("first", [0, 1000, 123_456_789])
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16])
+def test_numbers_that_follow_each_other_have_homes_of_their_own(first: int, size: int) -> None:
+    homes = {int(home(first + number, size - 1)) for number in range(size // 4)}
+    assert len(homes) == size // 4
+    assert min(homes) >= 0
+    assert max(homes) < size
 
 
 def test_keys_of_one_home_are_told_apart() -> None:
