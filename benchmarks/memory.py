@@ -9,25 +9,26 @@
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 
-import httpx2
 import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from prometheus_client.parser import text_string_to_metric_families
 
 from dispatch.placement.rows.directory import Directory
 from dispatch.placement.rows.index import NO_ROWS, Index
+from dispatch.progress.status import Status
 from infra.base.distinct import number_keys
 from infra.base.errors import FreshetError
 from infra.base.mixing import GAMMA
-from infra.base.run_folder import read_endpoint
+from infra.base.run_folder import STATUS_WORD, dispatcher_endpoint
 from infra.chaos.main import ChaosJob, SupervisedRun, running
+from infra.run.cluster import StatusSubscription
 from ingest.codec.packed import PackedCodec
 from ingest.log.embedded import LogWriter
 from ingest.samples import Samples
@@ -255,10 +256,12 @@ def run_endless(
     moments: list[Moment] = []
     with closing(EndlessStream(folder / "log")) as stream_of_keys:
         stream_of_keys.write(AHEAD_SAMPLES)
-        with running(job) as run, _metrics(run) as read:
+        published_at = partial(dispatcher_endpoint, job.folder, STATUS_WORD)
+        with running(job) as run, StatusSubscription(published_at, None) as statuses:
             while not moments or moments[-1].samples < samples:
                 time.sleep(SAMPLE_SECONDS)
-                moments.append(_moment(run, read(), folder))
+                run.revive()
+                moments.append(_moment(run, statuses.newest(), folder))
                 stream_of_keys.write(moments[-1].samples + AHEAD_SAMPLES - stream_of_keys.written)
                 if len(moments) % 20 == 0:
                     tell(f"{moments[-1].samples:,} of {samples:,} samples, {moments[-1].keys:,} keys known")
@@ -296,27 +299,11 @@ class EndlessStream:
         return Samples(labels_B, np.zeros((count, schema.dense), np.float32), keys_BF, np.full(count, time.time()))
 
 
-@contextmanager
-def _metrics(run: SupervisedRun) -> Iterator[Callable[[], dict[str, float]]]:
-    """The dispatcher's metrics by name, those without labels; none before it has started."""
-    with httpx2.Client(timeout=PATIENCE_SECONDS) as client:
-
-        def read() -> dict[str, float]:
-            run.revive()
-            address = read_endpoint(run.job.folder, "dispatcher.metrics")
-            if address is None:
-                return {}
-            families = text_string_to_metric_families(client.get(str(address)).text)
-            return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
-
-        yield read
-
-
-def _moment(run: SupervisedRun, metrics: dict[str, float], folder: Path) -> Moment:
+def _moment(run: SupervisedRun, status: Status | None, folder: Path) -> Moment:
     return Moment(
-        samples=int(metrics.get("freshet_samples_total", 0)),
-        keys=int(metrics.get("freshet_keys", 0)),
-        forgotten=int(metrics.get("freshet_keys_forgotten_total", 0)),
+        samples=status.samples if status is not None else 0,
+        keys=status.keys.known if status is not None else 0,
+        forgotten=status.keys.forgotten if status is not None else 0,
         disk_bytes=_disk_bytes(folder),
         rss_bytes=_resident(run),
     )

@@ -22,7 +22,7 @@ from infra.base.errors import ConfigError, ProcessFailed
 from infra.base.link_gbit import LinkGbit
 from infra.base.parts import COMMAND
 from infra.base.process import Stop
-from infra.base.run_folder import link_file
+from infra.base.run_folder import DISPATCHER, STATUS_WORD, link_file
 from infra.base.wire import Curve, connect, load_curve
 from infra.run.agent.agent import AGENT_FILE, Agent
 from infra.run.checks import check_start
@@ -41,7 +41,6 @@ from infra.web.store.place import database_url
 from ingest.producing.synthetic import CHUNK, World
 
 BROKER = "broker"
-DISPATCHER = "dispatcher"
 WORKER = "worker-"
 MOST_RESTARTS = 5
 """Most restarts in a row, without a further step, of a process that a run needs."""
@@ -101,7 +100,7 @@ def run_cluster(
     dense = tell_dense_part(settings, display)
     rest = rest_of(settings.folder / JOURNAL)
     with (
-        StatusSubscription(supervisor, curve) as statuses,
+        StatusSubscription(lambda: status_endpoint(supervisor), curve) as statuses,
         Agent(
             supervisor,
             settings.run,
@@ -187,8 +186,9 @@ class KnownBest:
 class StatusSubscription:
     """Receives what the dispatcher publishes, from the moment its endpoint is known."""
 
-    def __init__(self, supervisor: Supervisor, curve: Curve | None) -> None:
-        self._supervisor = supervisor
+    def __init__(self, endpoint: Callable[[], str | None], curve: Curve | None) -> None:
+        """endpoint: where statuses are published now; None while that is not known."""
+        self._endpoint = endpoint
         self._curve = curve
         self._decoder = msgspec.json.Decoder(Status)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -196,7 +196,7 @@ class StatusSubscription:
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.CONFLATE, 1)
         self._socket.subscribe(b"")
-        self._endpoints = ""
+        self._connected = ""
         self._last: Status | None = None
         self.received = 0
         self.furthest = 0
@@ -213,16 +213,21 @@ class StatusSubscription:
 
     def newest(self, wait_milliseconds: int = 0) -> Status | None:
         """The newest status, None before the first; waits that long for a new one."""
-        endpoints = self._supervisor.endpoints().get(DISPATCHER, "")
-        if endpoints and endpoints != self._endpoints:
-            status_endpoint = endpoints.split()[1]
-            connect(self._socket, status_endpoint, self._curve)
-            self._endpoints = endpoints
+        endpoint = self._endpoint()
+        if endpoint is not None and endpoint != self._connected:
+            connect(self._socket, endpoint, self._curve)
+            self._connected = endpoint
         if self._socket.poll(wait_milliseconds):
             self._last = self._decoder.decode(self._socket.recv())
             self.received += 1
             self.furthest = max(self.furthest, self._last.step)
         return self._last
+
+
+def status_endpoint(supervisor: Supervisor) -> str | None:
+    """Where the dispatcher publishes its statuses now."""
+    words = supervisor.endpoints().get(DISPATCHER, "").split()
+    return words[STATUS_WORD] if words else None
 
 
 class EarlyLeavers:

@@ -27,6 +27,7 @@ from infra.run.cluster import (
     kept_alive,
     run_cluster,
     specs,
+    status_endpoint,
     tell_dense_part,
 )
 from infra.run.display import Display
@@ -206,7 +207,7 @@ def test_progress_is_the_furthest_step_of_any_status(tmp_path: Path) -> None:
         zmq.Context() as context,
         closing(context.socket(zmq.XPUB)) as publisher,
         Supervisor([ProcessSpec("dispatcher", ["sleep", "60"], endpoint_file=at)], tmp_path) as supervisor,
-        StatusSubscription(supervisor, None) as statuses,
+        StatusSubscription(lambda: status_endpoint(supervisor), None) as statuses,
     ):
         assert statuses.newest() is None
         supervisor.poll()
