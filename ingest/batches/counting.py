@@ -36,13 +36,10 @@ def count_values(
     dense_S: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     present_S = np.zeros(key_S.size, np.int64)
-    for field in range(key_S.size):
-        count = 0
-        if key_S[field] >= 0:
-            for key in keys_BF[:, key_S[field]]:
-                count += key != absent_S[field]
-        else:
-            for bits in bits_BN[:, dense_S[field]]:
-                count += bits != ABSENT_BITS
-        present_S[field] = count
+    for b in range(keys_BF.shape[0]):
+        for field in range(key_S.size):
+            if key_S[field] >= 0:
+                present_S[field] += keys_BF[b, key_S[field]] != absent_S[field]
+            else:
+                present_S[field] += bits_BN[b, dense_S[field]] != ABSENT_BITS
     return present_S

@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numba import prange
 from numpy.typing import NDArray
 
-from infra.base.kernels import kernel
+from infra.base.kernels import kernel, range_of, ranges_for, threaded
 from infra.base.mixing import mix
 from ingest.columns import MAX_TIME
 from ingest.keys import table_seed
@@ -43,19 +44,35 @@ def add_crosses(keys_BE: NDArray[np.uint64], schema: Schema) -> NDArray[np.uint6
     if not schema.crosses:
         return keys_BE
     keys_BF = np.empty((len(keys_BE), schema.fields), np.uint64)
-    fill_keys(keys_BE, *terms_of(schema), keys_BF)
+    fill_keys(ranges_for(len(keys_BE)), keys_BE, *terms_of(schema), keys_BF)
     return keys_BF
 
 
-@kernel
+@threaded
 def fill_keys(
+    ranges: int,
+    keys_BE: NDArray[np.uint64],
+    seed_C: NDArray[np.uint64],
+    place_CM: NDArray[np.int64],
+    keys_BF: NDArray[np.uint64],
+) -> None:
+    """One range of samples at a time."""
+    for k in prange(ranges):
+        _fill_range(k, ranges, keys_BE, seed_C, place_CM, keys_BF)
+
+
+@kernel
+def _fill_range(
+    k: int,
+    ranges: int,
     keys_BE: NDArray[np.uint64],
     seed_C: NDArray[np.uint64],
     place_CM: NDArray[np.int64],
     keys_BF: NDArray[np.uint64],
 ) -> None:
     singles = keys_BE.shape[1]
-    for b in range(keys_BE.shape[0]):
+    first, end = range_of(k, ranges, keys_BE.shape[0])
+    for b in range(first, end):
         keys_BF[b, :singles] = keys_BE[b]
         for c in range(seed_C.size):
             crossed = seed_C[c]
@@ -87,6 +104,6 @@ def are_good(
 def warm_up() -> None:
     """Compiles these kernels."""
     keys_BE = np.empty((0, 1), np.uint64)
-    fill_keys(keys_BE, np.empty(0, np.uint64), np.empty((0, 0), np.int64), keys_BE)
+    fill_keys(1, keys_BE, np.empty(0, np.uint64), np.empty((0, 0), np.int64), keys_BE)
     none = np.empty(0, np.float32)
     are_good(none, np.empty(0), none.reshape(0, 0), none, none)

@@ -1,12 +1,14 @@
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from infra.base.process import Stop
-from ingest.batches.batch import Batch
+from ingest.batches.batch import Batch, join_batch
 from ingest.batches.feed import MANY_REJECTED_BYTES, MANY_REJECTS
 from ingest.batches.job import LoaderJob
 from ingest.batches.loader import Loader
@@ -238,9 +240,9 @@ def test_loader_stops_reading_when_nobody_takes_batches(tmp_path: Path) -> None:
     source = CountingSource(tmp_path, "clicks")
     loader = Loader(source, LoaderJob(SYNTHETIC, 10, prefetch=3, read_bytes=1024, stop_at_end=True))
     assert loader.next(timeout=60) is not None
-    while loader._prefetcher._batches.qsize() < 3:
+    while loader._prefetcher._waiting.qsize() < 3:
         assert loader._prefetcher.goes_on
-    assert loader._lag.formed <= 10 * (1 + 3 + 3)  # one is joined, one waits for that, one is read
+    assert loader._lag.formed <= 10 * (1 + 3 + 1)  # one was taken, one waits for room
     assert source.reads < 40
     assert sum(len(b.samples) for b in drain(loader)) == 1990
     assert source.reads > 200
@@ -295,6 +297,40 @@ def test_an_error_while_batches_are_joined_is_raised_by_next(tmp_path: Path, mon
     assert not loader._prefetcher.goes_on
 
 
+def test_batches_come_in_their_order_whichever_is_joined_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = threading.Event()
+    joins = itertools.count()
+
+    def join_slowly(*arguments: Any) -> Batch:
+        if next(joins):
+            later.set()
+        else:
+            assert later.wait(60)
+        return join_batch(*arguments)
+
+    monkeypatch.setattr("ingest.batches.batch.join_batch", join_slowly)
+    write_json(tmp_path, events(20), partitions=1)
+    batches = drain(Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 5, stop_at_end=True)))
+    assert [batch.ranges[0].start.offset for batch in batches] == [0, 5, 10, 15]
+
+
+def test_a_batch_that_is_not_joined_in_time_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_join = threading.Event()
+
+    def join_late(*arguments: Any) -> Batch:
+        assert may_join.wait(60)
+        return join_batch(*arguments)
+
+    monkeypatch.setattr("ingest.batches.batch.join_batch", join_late)
+    write_json(tmp_path, events(5))
+    loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 5, stop_at_end=True))
+    while loader._lag.formed < 5:
+        assert loader.next(timeout=0.01) is None
+    assert (loader.next(timeout=0.01), loader.ended) == (None, False)
+    may_join.set()
+    assert [len(batch.samples) for batch in drain(loader)] == [5]
+
+
 def test_closing_ends_the_threads_and_a_waiting_next(tmp_path: Path) -> None:
     loader = Loader(LogReader(tmp_path, "clicks"), LoaderJob(SYNTHETIC, 10))
     found: list[Batch | None] = []
@@ -303,7 +339,8 @@ def test_closing_ends_the_threads_and_a_waiting_next(tmp_path: Path) -> None:
     loader.close()
     waiter.join(timeout=60)
     assert (found, loader.ended) == ([None], True)
-    assert not any(thread.is_alive() for thread in (loader._prefetcher._reader, loader._prefetcher._joiner))
+    threads = [loader._prefetcher._reader, *loader._prefetcher._joiners._threads]
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_large_bad_events_come_in_batches_of_bounded_size(tmp_path: Path) -> None:

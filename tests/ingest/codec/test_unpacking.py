@@ -1,15 +1,17 @@
 """Compiled kernels of packed samples give what their plain forms give."""
 
+from inspect import getclosurevars
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from ingest.codec.packed import PackedCodec
-from ingest.codec.unpacking import add_crosses, are_good, fill_keys, warm_up
+from ingest.codec.unpacking import add_crosses, are_good, fill_keys, terms_of, warm_up
 from ingest.columns import MAX_TIME
 from ingest.convert import Event
 from ingest.crosses import add_crosses as add_crosses_reference
@@ -26,6 +28,14 @@ def test_crosses_are_those_of_the_plain_form(keys_BE: NDArray[np.uint64]) -> Non
     found = add_crosses(keys_BE, CROSSED)
     assert found.dtype == np.uint64
     assert found.tolist() == add_crosses_reference(keys_BE, CROSSED).tolist()
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 3, 7, 20])
+def test_ranges_of_samples_add_up(ranges: int) -> None:
+    keys_BE = np.arange(65, dtype=np.uint64).reshape(13, 5)
+    keys_BF = np.empty((13, CROSSED.fields), np.uint64)
+    fill_keys(ranges, keys_BE, *terms_of(CROSSED), keys_BF)
+    assert keys_BF.tolist() == add_crosses_reference(keys_BE, CROSSED).tolist()
 
 
 def test_keys_stay_as_they_are_without_crosses() -> None:
@@ -57,5 +67,5 @@ def test_what_was_compiled_before_serves_for_any_number_of_samples() -> None:
     codec = PackedCodec(CROSSED)
     for count in (1, 2):
         codec.decode([codec.encode_events([Event(1.0, 1, {"user": "u", "item": "i"})] * count)])
-    compiled: list[Any] = [fill_keys, are_good]
+    compiled: list[Any] = [getclosurevars(fill_keys).nonlocals["alone"], are_good]
     assert [len(each.signatures) for each in compiled] == [1, 1]
