@@ -8,8 +8,10 @@ A resumed run first forms the batches of its journal again; the loader starts af
 """
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import sleep
 
 import structlog
@@ -34,7 +36,7 @@ from infra.base.telemetry import Meter
 from ingest.batches.absent import FieldWatch
 from ingest.batches.batch import Batch
 from ingest.batches.job import LoaderJob
-from ingest.batches.loader import Loader
+from ingest.batches.loader import BatchLoader, Loader
 from ingest.batches.manifest import Manifest
 from ingest.batches.replay import GoesOn, form_batch
 from ingest.errors import SinkUnavailable, SourceUnavailable
@@ -42,17 +44,26 @@ from ingest.letters.letter import DeadLetter, DeadLetters
 from ingest.streams.position import Position
 from ingest.streams.source import Source
 
+OpenLoader = Callable[[LoaderJob], BatchLoader]
+
 
 class Intake:
     """Batches of the stream in order, their records and their dead letters."""
 
     def __init__(
-        self, job: DispatchJob, journal: RunJournal, source: Source, letters: DeadLetters, meter: Meter
+        self,
+        job: DispatchJob,
+        journal: RunJournal,
+        source: Source,
+        letters: DeadLetters,
+        meter: Meter,
+        loading: OpenLoader | None = None,
     ) -> None:
+        """source: of the batches that are formed again, and of new ones if ``loading`` opens no other loader."""
         self.step = 0
         """Number of the newest step."""
         self._samples = self._dead_letters = self._skipped = self._omitted = 0
-        self.freshness = Freshness(lambda: source.clock)
+        self.freshness = Freshness(self._clock)
         self.newest_event_seconds = 0.0
         """Event time of the newest sample that is not dated in the future; 0: not known."""
         self._positions: dict[int, Position] = {}
@@ -66,7 +77,8 @@ class Intake:
         self._meter = meter
         self._log = structlog.get_logger()
         self._watch = FieldWatch(job.schema, job.stream.absent_window, job.stream.on_absent_field)
-        self._loader = open_loader(job, source, journal.history) if journal.history.begun is None else None
+        self._open_loader = loading or partial(Loader, source)
+        self._loader = self._load() if journal.history.begun is None else None
         self._taken: Batch | None = None
         """The batch of the loader that was handed out and is not recorded yet; a recovery must not lose it."""
         self._again: deque[Manifest] = deque()
@@ -264,7 +276,14 @@ class Intake:
     def go_live(self) -> None:
         """Starts to read after the last recorded step."""
         if self._loader is None:
-            self._loader = open_loader(self._job, self._source, self._journal.history)
+            self._loader = self._load()
+
+    def _load(self) -> BatchLoader:
+        return self._open_loader(loader_job(self._job, self._journal.history))
+
+    def _clock(self) -> str:
+        """Whose times the records have."""
+        return (self._loader.clock if self._loader is not None else "") or self._source.clock
 
     def _note_step(self, manifest: Manifest, batch: Batch) -> None:
         """Makes a step the newest one and updates positions, counts and freshness."""
@@ -315,8 +334,8 @@ class Intake:
         self._meter.count("dead_letters", letters)
 
 
-def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
-    """Starts reading ahead, after the recorded steps and after the void steps whose batches are formed again."""
+def loader_job(job: DispatchJob, history: History) -> LoaderJob:
+    """Reads on after the recorded steps, and after the void steps whose batches are formed again."""
     begun = history.begun
     positions = dict(history.positions)
     known = history.samples
@@ -324,7 +343,7 @@ def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
         advance(positions, void, job.folder)
         known += void.samples
     samples = job.samples or (None if begun is None else begun.samples)
-    wanted = LoaderJob(
+    return LoaderJob(
         job.schema,
         job.stream.batch,
         start=job.start if begun is None else positions,
@@ -340,4 +359,3 @@ def open_loader(job: DispatchJob, source: Source, history: History) -> Loader:
         batch_growth=job.stream.batch_growth,
         seen=known,
     )
-    return Loader(source, wanted)

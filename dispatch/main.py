@@ -31,6 +31,7 @@ from contextlib import ExitStack
 
 from dispatch.coordinator import WAIT_SECONDS, Coordinator
 from dispatch.errors import Recoverable
+from dispatch.intake import OpenLoader
 from dispatch.job import DispatchJob
 from dispatch.parts import open_parts
 from dispatch.progress.status import Status
@@ -50,11 +51,15 @@ def run_dispatcher(
     stop: Stop,
     on_ready: Callable[[str, str, str, str], None],
     meter: Meter,
+    loading: OpenLoader | None = None,
 ) -> Status:
-    """Trains until a stop is requested or the stream ends; returns the last status."""
+    """Trains until a stop is requested or the stream ends; returns the last status.
+
+    loading: starts to read ahead; None: on threads of this process, from the source.
+    """
     use_threads(job.dispatch.threads, job.taken_cores)
     with ExitStack() as resources:
-        parts = open_parts(job, source, letters, stop, meter, resources)
+        parts = open_parts(job, source, letters, stop, meter, resources, loading)
         coordinator = Coordinator(parts)
         if not parts.steering.kernels.await_compiled(job.dispatch.policy):
             return abandon(coordinator)

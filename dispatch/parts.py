@@ -14,7 +14,7 @@ from dispatch.feed.audience import Audience
 from dispatch.feed.protocol import FEED
 from dispatch.feed.server import FeedServer
 from dispatch.feed.snapshots import PublishedSnapshots
-from dispatch.intake import Intake
+from dispatch.intake import Intake, OpenLoader
 from dispatch.job import DispatchJob, check_job
 from dispatch.journal.run import RunJournal
 from dispatch.peers.connections import ShardConnections
@@ -61,7 +61,13 @@ class DispatcherParts:
 
 
 def open_parts(
-    job: DispatchJob, source: Source, letters: DeadLetters, stop: Stop, meter: Meter, resources: ExitStack
+    job: DispatchJob,
+    source: Source,
+    letters: DeadLetters,
+    stop: Stop,
+    meter: Meter,
+    resources: ExitStack,
+    loading: OpenLoader | None,
 ) -> DispatcherParts:
     """Opens all parts. Raises ConfigError, before anything is opened, if settings contradict each other."""
     tempo = Tempo(dwell_seconds=job.dispatch.alpha_dwell_seconds)
@@ -72,7 +78,7 @@ def open_parts(
     check_job(job, needs)
     journal = RunJournal(job)
     resources.callback(journal.close)
-    intake = Intake(job, journal, source, letters, meter)
+    intake = Intake(job, journal, source, letters, meter, loading)
     resources.callback(intake.close)
     checkpointing = Checkpointing(job, journal, meter)
     resources.callback(checkpointing.close)

@@ -168,10 +168,16 @@ def end_with_parent() -> None:
     operator started is not affected: it may outlive its shell.
     """
     supervisor = os.environ.get(SUPERVISED)
-    if supervisor is None or sys.platform != "linux":
+    if supervisor is not None:
+        die_with(int(supervisor))
+
+
+def die_with(parent: int) -> None:
+    """On Linux: asks the kernel to kill this process when its parent dies."""
+    if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(supervisor):  # the supervisor died before the call above
+    if os.getppid() != parent:  # it died before the call above
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -36,6 +36,8 @@ from infra.run.settings import STORED, Settings, store_settings, taken_cores
 if TYPE_CHECKING:
     from dispatch.config import DispatchConfig
     from dispatch.job import Publishing
+    from ingest.batches.forked import ForkedLoader
+    from ingest.streams.source import Source
 
 Name = Annotated[str, typer.Option(help="Name of this process; unique in its run.", callback=check_names)]
 FromTime = Annotated[
@@ -127,16 +129,18 @@ def dispatcher(
     from ingest.opening import check_source, open_letters, open_source
     from ingest.streams.start import start_positions
 
-    check_source(settings.stream, settings.kafka, settings.event_schema)
-    source = open_source(settings.stream, settings.kafka)
-    kept = open_letters(settings.stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
+    stream = settings.stream
+    loader = None if asked.golden is not None else fork_loader(settings, partial(open_source, stream, settings.kafka))
+    check_source(stream, settings.kafka, settings.event_schema)
+    source = open_source(stream, settings.kafka)
+    kept = open_letters(stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
     trainer = settings.trainer
     copies = STATE_COPIES[settings.model.dense_optimizer]
     job = DispatchJob(
         run=settings.run,
         seed=settings.seed,
         folder=settings.folder,
-        stream=settings.stream,
+        stream=stream,
         dispatch=_dispatch_at(settings, endpoint),
         schema=settings.event_schema,
         rows=settings.scaled_rows,
@@ -161,7 +165,16 @@ def dispatcher(
     )
     with closing(source), closing(kept) as letters, over_at_once():
         on_ready = begin_dispatcher(settings, name, None if given.named else job.dispatch)
-        run_dispatcher(job, source, letters, stop, on_ready, Meter())
+        run_dispatcher(job, source, letters, stop, on_ready, Meter(), None if loader is None else loader.begin)
+
+
+def fork_loader(settings: Settings, opening: "Callable[[], Source]") -> "ForkedLoader":
+    """The process that loads. Called while this one has one thread, and nothing open that it could share."""
+    from ingest.batches.forked import ForkedLoader
+
+    stream = settings.stream
+    title = f"freshet loader --run {settings.folder.resolve()}"
+    return ForkedLoader(opening, settings.event_schema, stream.batch, stream.prefetch, title)
 
 
 def begin_dispatcher(settings: Settings, name: str, stored: "DispatchConfig | None") -> Callable[..., None]:

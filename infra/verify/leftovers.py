@@ -12,7 +12,7 @@ from infra.run.folder import named_folder
 from infra.run.supervision.nursery import as_started
 from infra.verify.finding import Violated, check
 
-COMMANDS = frozenset({"agent", "dispatcher", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})
+COMMANDS = frozenset({"agent", "dispatcher", "loader", "worker", "ps", "api", "serve", "broker", "produce", "nursery"})
 NAMING = ("--run", "--run-folder")
 """Options that name the run of a process; the second is that of older versions."""
 FOREIGN = frozenset({"broker"})

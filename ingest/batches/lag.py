@@ -3,7 +3,9 @@
 Two threads write here, each its own attributes, and each replaces whole values, so either may read at any moment.
 """
 
-from ingest.batches.batch import Batch
+from collections.abc import Sequence
+
+from ingest.streams.position import Range
 
 
 class Lag:
@@ -15,7 +17,7 @@ class Lag:
         """Events, in the source or decoded, that are in no batch yet."""
         self.formed = 0
         """Events in all batches formed."""
-        self._known = 0
+        self.known = 0
         """Events waiting or formed."""
         # written by the thread that takes batches
         self.handed_at: dict[int, int] = {}
@@ -25,15 +27,15 @@ class Lag:
     @property
     def events(self) -> int:
         """Events not yet handed out; unread packed records count with the mean size of those read."""
-        return self._known - self._handed
+        return self.known - self._handed
 
     def add_formed(self, events: int) -> None:
         self.formed += events
 
     def set_waiting(self, events: int) -> None:
         self.waiting = events
-        self._known = events + self.formed
+        self.known = events + self.formed
 
-    def add_handed(self, batch: Batch) -> None:
-        self._handed += batch.events
-        self.handed_at = {**self.handed_at, **{r.partition: r.end.offset for r in batch.ranges}}
+    def add_handed(self, ranges: Sequence[Range], events: int) -> None:
+        self._handed += events
+        self.handed_at = {**self.handed_at, **{each.partition: each.end.offset for each in ranges}}

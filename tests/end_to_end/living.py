@@ -41,6 +41,8 @@ SETTINGS = (
     *("checkpoints.seconds=1", "checkpoints.kept=100000"),
 )
 KILLED = ("dispatcher", "worker-1", "ps-0")
+LOADER = "loader"
+"""killed, too; its dispatcher ends with it"""
 ENDED = "ps-1"
 HUNG = ("worker-0", "api")
 FURTHER = 4
@@ -155,7 +157,7 @@ class Life:
         self.process = start("up", "--run", self.folder, "--json", self.summary, *settings)
         self.wait(lambda: self.step() > FURTHER)
         self.start_strays()
-        for name in (*KILLED, ENDED):
+        for name in (*KILLED, LOADER, ENDED):
             (victim,) = self.children(name)
             victim.send_signal(signal.SIGTERM if name == ENDED else signal.SIGKILL)
             self.wait(lambda victim=victim: not victim.is_running())  # type: ignore[misc]

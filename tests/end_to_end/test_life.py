@@ -53,10 +53,15 @@ def test_a_second_process_of_a_name_writes_nothing_into_the_folder_of_the_run(fa
 # ── processes that are killed, that end, that hang ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("victim", KILLED)
 def test_a_killed_process_is_replaced_and_the_run_goes_on(life: Life, facts: Facts, victim: str) -> None:
-    assert facts.first_summary["restarts"][victim] == 1
+    assert facts.first_summary["restarts"][victim] == (2 if victim == "dispatcher" else 1)  # once with its loader
     assert f"{victim} was restarted (ended by SIGKILL)" in facts.first_output
     told = [line for line in (life.folder / "supervisor.log").read_text().splitlines() if f"name={victim} " in line]
     assert any("why='was ended by SIGKILL'" in line for line in told)
+
+
+def test_a_dispatcher_whose_loader_was_killed_tells_why_it_ends_and_is_replaced(life: Life, facts: Facts) -> None:
+    assert "dispatcher was restarted (ended with status 1" in facts.first_output
+    assert "the process of the loader ended with status -9" in (life.folder / "supervisor.log").read_text()
 
 
 def test_a_shard_that_ends_with_0_is_replaced_and_the_run_goes_on(facts: Facts) -> None:
@@ -83,7 +88,7 @@ def test_snapshots_go_out_all_the_while_and_never_go_back(facts: Facts, history:
 
 
 def test_nothing_else_is_restarted_and_nobody_sees_a_traceback(facts: Facts) -> None:
-    assert facts.first_summary["restarts"] == dict.fromkeys((*KILLED, ENDED, *HUNG), 1)
+    assert facts.first_summary["restarts"] == dict.fromkeys((*KILLED, ENDED, *HUNG), 1) | {"dispatcher": 2}
     assert "Traceback" not in facts.first_output
 
 
@@ -103,7 +108,7 @@ def test_an_orderly_end_leaves_no_process(facts: Facts) -> None:
 
 
 def test_a_killed_supervisor_leaves_no_orphans(facts: Facts) -> None:
-    assert facts.orphans == (7, 0), "the nursery, the dispatcher, two shards, two workers, the API"
+    assert facts.orphans == (8, 0), "the nursery, the dispatcher, its loader, two shards, two workers, the API"
 
 
 def test_faults_of_every_kind_of_process_fire_at_their_seams_once_and_the_run_goes_on(life: Life, facts: Facts) -> None:
