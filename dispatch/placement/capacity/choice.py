@@ -23,6 +23,7 @@ Legend: n workers.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from dispatch.placement.capacity.step_model import StepModel
 
 EXPLORED = 0.01
 """Share of the run's time that trials of sets may cost."""
-TRIED = 0.005
+TRIED = 0.01
 """The same of tries of parked workers."""
 FIRST_STEPS = 8
 """Time, in steps, that trials may cost beyond that at first, so that a run finds its set soon."""
@@ -57,6 +58,14 @@ TRIAL_STEPS = LEFT_OUT + MEASURED
 """Least number of steps of a trial."""
 SETTLED_LOOK = 32
 """Steps between two comparisons of candidates, once the current set has won and its time has settled."""
+LOOK_SECONDS = 0.003
+"""About what a comparison takes, with eight workers."""
+LOOKED = 0.005
+"""Share of the time that comparisons may take while nothing of what decides about candidates has changed. There still
+are some: trials that were too dear may have become affordable.
+"""
+AS_BEFORE = 0.1
+"""Largest difference, as a share of a step, between what is known now and what was known then."""
 SLOWED_LOOK = 8
 """The same while its steps take longer than they did."""
 ALIKE = 0.05
@@ -69,6 +78,17 @@ SHORTEST = 1e-9
 """Seconds; avoids division by 0."""
 LONGEST_UNDER_WAY = 64
 """Most decided steps whose sets are remembered until they are measured."""
+
+
+class Look(NamedTuple):
+    """A comparison of candidates that the current set has won."""
+
+    step: int
+    seconds: float
+    """What its steps took."""
+    model: StepModel
+    could_pay: bool
+    """Whether a larger set could have been clearly faster."""
 
 
 class MeasuredChoice(Participation):
@@ -86,8 +106,8 @@ class MeasuredChoice(Participation):
         """The stays of steps that were decided and are not measured yet."""
         self._tried: set[int] = set()
         """Those of them in which parked workers were tried."""
-        self._looked = 0
-        """The last step at which candidates were compared."""
+        self._look: Look | None = None
+        """The newest comparison that the current set has won; None: it has not won one since its steps settled."""
         self._first_until = 0
         """The last step up to which trials may cost FIRST_STEPS more."""
         self._first_lost = 0.0
@@ -184,19 +204,33 @@ class MeasuredChoice(Participation):
             return None
         if self._stay.is_returning:
             return None
+        if self._is_as_it_was(model, step, now):
+            self._stay.win()
+            self._try_parked(model, now)
+            return None
         times = [(self._expect(model, step, members_n), members_n) for members_n in self._candidates(model)]
         expected, best_n = min(times, key=lambda one: one[0], default=(float("inf"), self.taking_part_n))
         margin = 0.0 if self._stay.is_trial else MIN_IMPROVEMENT
         if expected >= (1 - margin) * now:
             self._stay.win()
-            self._idle_n[~self.taking_part_n] += max(0, step - self._looked - 1)
-            self._looked = step
+            is_settled = self._stay.is_settled_winner and step > self._first_until
+            self._look = Look(step, now, model, self._could_pay_now(model, now)) if is_settled else None
             self._try_parked(model, now)
             return None
         known = self._known(model, best_n)
         is_measured = known is not None and known.seconds <= max(now, expected)
         reason = "was faster when measured" if is_measured else "expected to be faster"
         return self._move(model, step, best_n, expected, reason)
+
+    def _is_as_it_was(self, model: StepModel, step: int, now: float) -> bool:
+        """Whether the current set has won lately against the candidates that there would be, and nothing of what was
+        known then has changed by more than steps differ by chance.
+        """
+        look = self._look
+        if look is None or self._is_slow or (step - look.step) * now * LOOKED >= LOOK_SECONDS:
+            return False
+        is_as_fast = abs(now - look.seconds) <= AS_BEFORE * look.seconds
+        return is_as_fast and model.is_like(look.model, AS_BEFORE, look.seconds)
 
     def _begin(self, model: StepModel, step: int) -> SetChange | None:
         """The first set of a generation: the fastest known one, or one worker, or the one that the model prefers."""
@@ -277,7 +311,7 @@ class MeasuredChoice(Participation):
             is_clear=is_clear,
         )
         self.taking_part_n = members_n
-        self._looked = step
+        self._look = None
         self._idle_n[:], self._tries_n[:] = 0, 0
         self.tried_n = np.full(members_n.size, False)
         return SetChange(~members_n, model, expected, before, reason)
@@ -435,6 +469,9 @@ class MeasuredChoice(Participation):
         return min((time.seconds for time in self._times.within(self._names).values()), default=float("inf"))
 
     def _could_pay(self, model: StepModel, time: float) -> bool:
+        return self._could_pay_now(model, time) if self._look is None else self._look.could_pay
+
+    def _could_pay_now(self, model: StepModel, time: float) -> bool:
         """Whether a larger set would be clearly faster if its workers were all as fast as the fastest.
 
         If such a set was measured, the clock knows: workers that have nothing to catch up with are not tried.

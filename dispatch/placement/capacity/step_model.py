@@ -137,6 +137,35 @@ class StepModel:
         server = replace(self.server, dense_rows=0.0)
         return replace(self, fixed_n=self.fixed_n - dense * self.row_n + ring, server=server)
 
+    def is_like(self, other: "StepModel", within: float, step: float) -> bool:
+        """Whether links differ by at most this share of them, and all times in a step by at most this share of a step,
+        which takes so long.
+        """
+        if (self.samples, self.taking_part, self.server) != (other.samples, other.taking_part, other.server):
+            return False
+        if not np.allclose(self.row_n, other.row_n, rtol=within, atol=0.0):
+            return False
+        return bool(np.allclose(self._times_in_a_step, other._times_in_a_step, rtol=within, atol=within * step)) and (
+            np.array_equal(self.least_n, other.least_n) and np.array_equal(self.most_n, other.most_n)
+        )
+
+    @cached_property
+    def _times_in_a_step(self) -> F64:
+        """Everything that takes time, each as it counts in a step, one after the other."""
+        returning_n = self.hand_over_n if self.return_n is None else self.return_n
+        sample_nS = [self.sample_n, *(each for each in (self.compute_n, self.quiet_sample_n) if each is not None)]
+        return np.concatenate(
+            [
+                self.fixed_n,
+                self.alone_n,
+                self.hand_over_n / HAND_OVER_STEPS,
+                returning_n / HAND_OVER_STEPS,
+                self.alone_rows_n,
+                *(self.samples * each for each in sample_nS),
+                [self.decide_several, self.decide_alone],
+            ]
+        )
+
     def is_even(self, members_n: Bool, factor: float) -> bool:
         """Whether no member's link or processor is slower than another's by more than this factor."""
         return all(

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, SETTLED_LOOK, TRIED, UNKNOWN_TRY, MeasuredChoice
-from dispatch.placement.capacity.participation import TRY_STEPS
+from dispatch.placement.arrays import Bool
+from dispatch.placement.capacity.choice import EXPLORED, FIRST_STEPS, SETTLED_LOOK, TRIED, MeasuredChoice
+from dispatch.placement.capacity.participation import TRY_SHARE, TRY_STEPS
 from dispatch.placement.capacity.set_times import SetTimes, Stay
+from dispatch.placement.capacity.step_model import StepModel
 from tests.dispatch.placement.capacity.worlds import ChosenRun, World, drive
 
 STEPS = 300
@@ -170,12 +172,13 @@ def test_a_generation_that_begins_with_cold_caches_finds_a_set_as_fast_as_the_on
     assert (settled > 0.95, whole > 0.9) == (True, True), (settled, whole)
 
 
-def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_nothing_flaps() -> None:
+@pytest.mark.parametrize("pace", [1.0, 0.02], ids=["long steps", "short steps"])
+def test_a_link_that_becomes_ten_times_slower_is_left_within_sixty_steps_and_nothing_flaps(pace: float) -> None:
     def slow_down(world: World, step: int) -> None:
         if step == 200:
             world.links_n = world.links_n * np.array([1.0, 1.0, 1.0, 30.0])
 
-    run = drive(World((FAST,) * 4, compute=0.3, late=0.005), 500, meanwhile=slow_down)
+    run = drive(World((pace * FAST,) * 4, compute=pace * 0.3, late=pace * 0.005), 500, meanwhile=slow_down)
     assert run.sets[199] == (True,) * 4
     assert not any(members[3] for members in run.sets[259:300])
     assert len([step for step in run.changes if step > 200]) <= 4
@@ -195,8 +198,28 @@ def test_a_link_of_a_parked_worker_that_becomes_fast_is_found_by_a_try() -> None
 def test_a_parked_worker_is_tried_as_soon_as_that_is_cheap_enough_though_candidates_are_seldom_compared() -> None:
     run = drive(World((FAST, FAST, FAST, 0.2), compute=0.3, late=0.005), 1000)
     assert run.sets[200] == run.sets[-1] == (True, True, True, False)
-    cheap_enough = TRY_STEPS * UNKNOWN_TRY / TRIED
+    slower = 0.2 + TRY_SHARE * 0.3 / 4 - float(np.median(run.seconds[100:300]))
+    cheap_enough = TRY_STEPS * slower / (float(np.median(run.seconds[100:300])) * TRIED)
     assert 0 < min(run.tries) - max(run.changes) - cheap_enough < 2 * SETTLED_LOOK, run.tries
+
+
+@pytest.mark.parametrize(("step_seconds", "least", "most"), [(0.2, 18, 22), (0.004, 3, 8)])
+def test_comparing_candidates_takes_little_time_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, step_seconds: float, least: int, most: int
+) -> None:
+    compared: list[StepModel] = []
+    candidates = MeasuredChoice._candidates
+
+    def noting(choice: MeasuredChoice, model: StepModel) -> list[Bool]:
+        compared.append(model)
+        return candidates(choice, model)
+
+    monkeypatch.setattr(MeasuredChoice, "_candidates", noting)
+    world = World((step_seconds,) * 8, compute=step_seconds, shared=1.0, noise=0.1)
+    assert count(drive(replace(world), 400).settled(100)) == 1
+    before = len(compared)
+    drive(replace(world), 1040)
+    assert least <= len(compared) - 2 * before <= most
 
 
 def test_workers_that_are_as_fast_as_those_that_take_part_are_not_tried_a_few_samples_at_a_time() -> None:
@@ -205,12 +228,14 @@ def test_workers_that_are_as_fast_as_those_that_take_part_are_not_tried_a_few_sa
     assert not run.tries, "that more of them are slower together is known"
 
 
-def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps() -> None:
+@pytest.mark.parametrize("pace", [1.0, 0.1], ids=["long steps", "short steps"])
+def test_a_processor_that_is_taken_away_is_noticed_within_sixty_steps(pace: float) -> None:
     def take_away(world: World, step: int) -> None:
         if step == 200:
-            world.compute, world.shared = 0.3, 0.0
+            world.compute, world.shared = pace * 0.3, 0.0
 
-    run = drive(World((FAST,) * 4, compute=0.03, shared=1.0, late=0.005), 500, meanwhile=take_away)
+    world = World((pace * FAST,) * 4, compute=pace * 0.03, shared=1.0, late=pace * 0.005)
+    run = drive(world, 500, meanwhile=take_away)
     assert count(run.sets[199]) == 1
     assert count(run.settled(200)) > 1
     assert any(count(members) > 1 for members in run.sets[200:260])
