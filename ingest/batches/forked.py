@@ -72,7 +72,7 @@ class Formed(msgspec.Struct, frozen=True, tag=True):
     extent: Extent
 
 
-class Report(msgspec.Struct, frozen=True, tag=True):
+class Progressed(msgspec.Struct, frozen=True, tag=True):
     """What the loader says besides batches."""
 
     known: int
@@ -89,7 +89,7 @@ class Over(msgspec.Struct, frozen=True, tag=True):
     """Name of the error's class."""
 
 
-NOTHING_KNOWN = Report(known=0, start=None, clock="")
+NOTHING_KNOWN = Progressed(known=0, start=None, clock="")
 
 
 class ForkedLoader:
@@ -110,7 +110,7 @@ class ForkedLoader:
             _become(parent, title)
             _run(theirs, self._slots, open_source)
         theirs.close()
-        self._decoder = msgspec.msgpack.Decoder(Formed | Report | Over)
+        self._decoder = msgspec.msgpack.Decoder(Formed | Progressed | Over)
         self._formed: deque[Batch] = deque()
         self._returned: deque[int] = deque()
         """Slots of which nobody has a part any more."""
@@ -188,7 +188,7 @@ class ForkedLoader:
             message = self._decoder.decode(self._connection.recv_bytes())
             if isinstance(message, Formed):
                 self._formed.append(self._read(message))
-            elif isinstance(message, Report):
+            elif isinstance(message, Progressed):
                 self._report = message
             else:
                 self._over = message
@@ -292,7 +292,7 @@ class _LoaderSide:
     def _tell(self) -> None:
         """Sends a report if it says something else than the one before, or if that was long ago."""
         loader = self._loader
-        report = Report(known=loader.known, start=loader.start, clock=loader.clock)
+        report = Progressed(known=loader.known, start=loader.start, clock=loader.clock)
         now = time.monotonic()
         if report != self._report or now - self._told_at > LIFE_SECONDS:
             self._report, self._told_at = report, now
@@ -337,7 +337,7 @@ def _over_by(error: Exception) -> Over:
     return Over(f"the loader failed: {error!r}; see the log", ProcessFailed.__name__)
 
 
-def _send(connection: Connection, message: Formed | Report | Over) -> None:
+def _send(connection: Connection, message: Formed | Progressed | Over) -> None:
     connection.send_bytes(msgspec.msgpack.encode(message))
 
 

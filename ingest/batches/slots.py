@@ -27,7 +27,7 @@ SPARE_BYTES = 64 << 10
 """of a slot, for what is not in arrays."""
 
 
-class Column(msgspec.Struct, frozen=True, array_like=True):
+class StoredArray(msgspec.Struct, frozen=True, array_like=True):
     """An array, and where it begins."""
 
     kind: str
@@ -36,10 +36,10 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     at: int
 
 
-class Rest(msgspec.Struct, frozen=True):
+class RestOfBatch(msgspec.Struct, frozen=True):
     """What a batch has besides the contents of its arrays."""
 
-    columns: tuple[Column | None, ...]
+    columns: tuple[StoredArray | None, ...]
     ranges: tuple[Range, ...]
     dead_letters: tuple[DeadLetter, ...]
     examples: tuple[bytes, ...]
@@ -58,7 +58,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 class _Layout(NamedTuple):
     arrays: tuple[NDArray[Any] | None, ...]
-    columns: tuple[Column | None, ...]
+    columns: tuple[StoredArray | None, ...]
     rest: bytes
     extent: Extent
 
@@ -140,13 +140,13 @@ def slot_bytes(schema: Schema, samples: int) -> int:
 
 def _layout_of(batch: Batch) -> _Layout:
     arrays = (*batch.samples.columns, batch.keys.local_BF, batch.keys.keys_U, batch.present_S, batch.arrived_B)
-    columns: list[Column | None] = []
+    columns: list[StoredArray | None] = []
     end = 0
     for array in arrays:
-        columns.append(None if array is None else Column(array.dtype.str, array.shape, end))
+        columns.append(None if array is None else StoredArray(array.dtype.str, array.shape, end))
         end = -(-(end + (0 if array is None else array.nbytes)) // ALIGNED) * ALIGNED
     rest = msgspec.msgpack.encode(
-        Rest(
+        RestOfBatch(
             columns=tuple(columns),
             ranges=batch.ranges,
             dead_letters=batch.dead_letters,
@@ -159,9 +159,9 @@ def _layout_of(batch: Batch) -> _Layout:
     return _Layout(arrays, tuple(columns), rest, Extent(end, end + len(rest)))
 
 
-def _view(memory: Bytes, column: Column) -> NDArray[Any]:
+def _view(memory: Bytes, column: StoredArray) -> NDArray[Any]:
     kind = np.dtype(column.kind)
     return memory[column.at : column.at + kind.itemsize * prod(column.shape)].view(kind).reshape(column.shape)
 
 
-_decoder = msgspec.msgpack.Decoder(Rest)
+_decoder = msgspec.msgpack.Decoder(RestOfBatch)
