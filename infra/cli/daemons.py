@@ -130,7 +130,7 @@ def dispatcher(
     from ingest.streams.start import start_positions
 
     stream = settings.stream
-    loader = None if asked.golden is not None else fork_loader(settings, partial(open_source, stream, settings.kafka))
+    loader = None if asked.golden is not None else fork_loader(settings)
     check_source(stream, settings.kafka, settings.event_schema)
     source = open_source(stream, settings.kafka)
     kept = open_letters(stream, settings.kafka, settings.run) if asked.golden is None else NoLetters()
@@ -168,11 +168,17 @@ def dispatcher(
         run_dispatcher(job, source, letters, stop, on_ready, Meter(), None if loader is None else loader.begin)
 
 
-def fork_loader(settings: Settings, opening: "Callable[[], Source]") -> "ForkedLoader":
+def fork_loader(settings: Settings) -> "ForkedLoader":
     """The process that loads. Called while this one has one thread, and nothing open that it could share."""
     from ingest.batches.forked import ForkedLoader
+    from ingest.opening import open_source
 
     stream = settings.stream
+
+    def opening() -> "Source":
+        configure_logging("loader", settings.run, settings.telemetry.log_format, settings.telemetry.log_level)
+        return open_source(stream, settings.kafka)
+
     title = f"freshet loader --run {settings.folder.resolve()}"
     return ForkedLoader(opening, settings.event_schema, stream.batch, stream.prefetch, title)
 

@@ -106,9 +106,7 @@ class ForkedLoader:
         parent = os.getpid()
         self._pid: int | None = os.fork()
         if not self._pid:
-            self._connection.close()
-            _become(parent, title)
-            _run(theirs, self._slots, open_source)
+            _run(parent, title, self._connection, theirs, self._slots, open_source)
         theirs.close()
         self._decoder = msgspec.msgpack.Decoder(Formed | Progressed | Over)
         self._formed: deque[Batch] = deque()
@@ -163,6 +161,7 @@ class ForkedLoader:
 
     def close(self) -> None:
         self._over = self._over or Over()
+        self._formed.clear()
         self._connection.close()
         self._reap(CLOSE_SECONDS)
 
@@ -307,26 +306,30 @@ def _become(parent: int, title: str) -> None:
     setproctitle.setproctitle(title)
 
 
-def _run(connection: Connection, slots: Slots, open_source: Callable[[], Source]) -> NoReturn:
-    """Loads, and ends this process: nothing above this frame belongs to it."""
+def _run(
+    parent: int, title: str, taker: Connection, connection: Connection, slots: Slots, opening: Callable[[], Source]
+) -> NoReturn:
+    """Loads, and ends this process whatever happens: nothing above this frame belongs to it."""
     status = 1
     try:
+        taker.close()
+        _become(parent, title)
         with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the taker needs no more
             begin = msgspec.msgpack.decode(connection.recv_bytes(), type=Begin)
             use_threads(begin.threads)
             try:
-                _load(connection, slots, open_source, begin.job)
+                _load(connection, slots, opening, begin.job)
             except Exception as error:  # whatever a source of another package raises
                 _send(connection, _over_by(error))
         status = 0
-    finally:
         sys.stdout.flush()
         sys.stderr.flush()
+    finally:
         os._exit(status)
 
 
-def _load(connection: Connection, slots: Slots, open_source: Callable[[], Source], job: LoaderJob) -> None:
-    with closing(open_source()) as source:
+def _load(connection: Connection, slots: Slots, opening: Callable[[], Source], job: LoaderJob) -> None:
+    with closing(opening()) as source:
         _LoaderSide(connection, slots, Loader(source, replace(job, prefetch=1)), job.prefetch).serve()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infra.base.distinct import BatchKeys
+from infra.base.growing import NO_RESERVE
 from ingest.batches.batch import Batch
 from ingest.letters.letter import DeadLetter
 from ingest.samples import Samples
@@ -101,13 +102,14 @@ def read_batch(memory: Bytes, extent: Extent) -> Batch:
 
 
 class Slots:
-    """The shared memory. It is made before the process forks."""
+    """The shared memory, which is made before the process forks, and provided when it is used."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         """nbytes: of one slot."""
         self.count = count
         self.nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = np.frombuffer(mmap.mmap(-1, count * self.nbytes), np.uint8)
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NO_RESERVE
+        self._memory = np.frombuffer(mmap.mmap(-1, count * self.nbytes, flags=flags), np.uint8)
 
     def slot(self, number: int) -> Bytes:
         return self._memory[number * self.nbytes : (number + 1) * self.nbytes]

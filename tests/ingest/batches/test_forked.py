@@ -260,9 +260,22 @@ def test_closing_commits_what_was_taken_and_leaves_no_process(tmp_path: Path) ->
     pid = pid_of(loader)
     loader.close()
     assert (tmp_path / "committed").read_text() == "{0: 24}"
+    assert (loader.next(60), loader.ended) == (None, True)
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
     loader.close()
+
+
+def test_a_process_that_cannot_even_begin_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no more descriptors")
+
+    monkeypatch.setattr("ingest.batches.forked.die_with", fail)
+    parent = os.getpid()
+    loader = ForkedLoader(log_in(tmp_path), SYNTHETIC, 8, 4, "a loader of a test")
+    assert os.getpid() == parent, "the process went on as its parent"
+    with closing(loader.begin(LoaderJob(SYNTHETIC, 8))), pytest.raises(ProcessFailed, match="ended with status 1"):
+        loader.next(60)
 
 
 def test_a_loader_that_never_began_ends(tmp_path: Path) -> None:
